@@ -1,7 +1,7 @@
 """The Textual app.
 
-Imports here and in `chat.screen` delay the first frame (0.25 s, nearly all of it Textual);
-everything else is imported afterwards.
+Module-level imports here and in `chat.screen` delay the first frame (by 0.25 s, nearly all of it for
+Textual), so everything else is imported afterwards.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class StartOptions:
     """How the app starts."""
 
     model: str | None = None
-    """A path or name; None for the last model used."""
+    """A model's path or name; None for the last one used."""
     last: bool = False
     """Whether to open the last conversation."""
     request: Callable[[], PlanRequest] | None = None
-    """Makes the request to plan the model, after the first frame; None for the default request."""
+    """Builds the request for the model's plan, after the first frame; None for the default request."""
 
 
 def _commands() -> type[Provider]:
@@ -106,15 +106,15 @@ class EdgechatApp(App[None]):
         theme: str = "terminal",
         pictures: PictureMode = "auto",
     ) -> None:
-        """services: the layers below, by default edgechat's own. theme, pictures: see `settings.fields`.
+        """services: the lower layers; edgechat's own by default. theme, pictures: see `settings.fields`.
 
-        library: the models offered; used only together with `services`.
+        library: the models to offer; only used together with `services`.
         """
         # Set here because Textual chooses its filters, including NO_COLOR's, before the theme is known.
         super().__init__(ansi_color=True)
         self._output_filter = OutputFilter()
         self.fault: Exception | None = None
-        """The error that ended the app or was raised while it was ending."""
+        """The error that ended the app, or one raised while it was shutting down."""
         self.keys = KeyQueue(self, super().on_event)
         """Queue that all keys pass through."""
         self._quit_asked_at = -_QUIT_AGAIN
@@ -168,7 +168,7 @@ class EdgechatApp(App[None]):
         super()._handle_exception(error)
 
     def _is_from_closed_screen(self) -> bool:
-        """Return whether the current error comes from a screen that is closed and whose widgets are gone."""
+        """Return whether the current error comes from a closed screen, whose widgets are gone."""
         pump = active_message_pump.get(None)
         is_ending = self.return_code is not None
         if is_ending or not isinstance(pump, Widget):
@@ -198,7 +198,7 @@ class EdgechatApp(App[None]):
         return bool(self._notifications)
 
     def notify(self, message: str, **options: Any) -> None:
-        """Show a notification unless it is already visible; at most two are visible at a time."""
+        """Show a notification unless it is already visible. At most two are visible at a time."""
         messages = [notification.message for notification in self._notifications]
         if message in messages:
             return
@@ -243,7 +243,7 @@ class EdgechatApp(App[None]):
         self._images.pictures.take(event.text)
 
     async def action_copy_or_stop(self) -> None:
-        """Copy the selection, or else stop the answer, or else clear the prompt, or else offer to quit."""
+        """Copy the selection, or else stop the answer, clear the prompt or offer to quit, in that order."""
         in_field = getattr(self.focused, "selected_text", "")
         selected = in_field or self.screen.get_selected_text()
         if selected:
@@ -287,7 +287,7 @@ class EdgechatApp(App[None]):
             self.push_screen(SettingsScreen(), lambda _: self.chat.settings_changed())
 
     def _is_open(self, screen_class: type[Screen[None]]) -> bool:
-        """Return whether a screen of this class is open, possibly below another one."""
+        """Return whether a screen of this class is open, possibly underneath another one."""
         return any(isinstance(screen, screen_class) for screen in self.screen_stack)
 
     def on_settings_screen_changed(self, event: Any) -> None:
@@ -357,9 +357,9 @@ def _controller(
 
 
 def run_app(start: StartOptions) -> int:
-    """Run the app, and return the exit code.
+    """Run the app and return its exit code.
 
-    If an error ended the app, it is raised once the terminal is restored.
+    If an error ended the app, it is raised once the terminal has been restored.
     """
     from edgechat import settings
 

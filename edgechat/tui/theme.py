@@ -1,12 +1,12 @@
 """Themes: the terminal's own colours, and three true-colour themes. `apply` switches a running app.
 
-True-colour themes separate surfaces by tint: $background is the page, $surface is for the
-conversations and for code and questions on the page, $panel for what lies above those. The
-terminal's own colours have no tints; borders, bars ($divider) and reverse video replace them.
+True-colour themes distinguish surfaces by tint: $background is the page, $surface is used for the
+conversations and for code and questions on the page, and $panel for anything on top of those. The terminal's
+own colours have no tints, so borders, bars ($divider) and reverse video are used instead.
 
-Every combination of text and background that the app draws meets WCAG contrast: 4.5:1 in "dark" and
-"light", 7:1 in "high-contrast". With NO_COLOR there are no colours; reverse video, bold and
-underlining replace them.
+Every combination of text and background that the app draws meets the WCAG contrast ratios: 4.5:1 in "dark"
+and "light", 7:1 in "high-contrast". With NO_COLOR, reverse video, bold and underlining are used instead of
+colours.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TERMINAL = Theme(
 )
 
 NO_COLOR = replace(TERMINAL, name="no-color")
-"""Replaces every theme if NO_COLOR is set."""
+"""Used in place of every theme if NO_COLOR is set."""
 
 STYLES = """
 Input:ansi > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
@@ -75,7 +75,7 @@ Input:ansi > .input--selection { text-style: reverse; }
 TextArea:ansi .text-area--selection { text-style: reverse; }
 Screen:ansi > .screen--selection { text-style: reverse; }
 """
-"""Part of the app's CSS: makes visible what Textual's widgets show only by colour, or barely."""
+"""Part of the app's CSS: makes visible what Textual's widgets indicate only by colour, or only faintly."""
 
 
 def _theme(
@@ -99,8 +99,8 @@ def _theme(
 ) -> Theme:
     """Return a theme with #rrggbb colours.
 
-    muted: less important text. border: borders of unfocused widgets, and scroll bars. divider: lines
-    between surfaces. selection: the background of selected text, which keeps its colour.
+    muted: for less important text. border: for scroll bars and the borders of unfocused widgets. divider: for
+    lines between surfaces. selection: the background of selected text; the text keeps its own colour.
     """
     return Theme(
         name=name,
@@ -117,7 +117,7 @@ def _theme(
         panel=panel,
         boost=panel,
         variables={
-            # Text colours, which Textual would otherwise mix from others.
+            # Text colours, which Textual would otherwise derive from other colours.
             "text-primary": primary,
             "text-secondary": secondary,
             "text-accent": accent,
@@ -217,14 +217,14 @@ HIGH_CONTRAST = _theme(
 )
 
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (TERMINAL, DARK, LIGHT, HIGH_CONTRAST)}
-"""Themes by the name used in the `theme` setting."""
+"""Themes, keyed by their names in the `theme` setting."""
 
 
 def apply(app: App[Any], name: str) -> None:
-    """Change the theme of an app, before or while it runs. Raises KeyError for an unknown name.
+    """Change an app's theme, before or while it runs. Raises KeyError for an unknown name.
 
-    The app is created with ansi_color=True, which makes Textual choose NO_COLOR's filter once. Setting
-    it to None afterwards lets Textual's other filter follow the theme.
+    The app is created with ansi_color=True, which makes Textual choose the NO_COLOR filter once. Setting it
+    to None afterwards lets Textual's other filter follow the theme.
     """
     theme = NO_COLOR if app.no_color else THEMES[name]
     app.register_theme(theme)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IdleWork:
-    """Titles a conversation and embeds documents in idle time, until the next question or model switch."""
+    """Titles a conversation and embeds documents while idle, until the next question or model switch."""
 
     def __init__(self, session: ChatSession, view: ChatView) -> None:
         self._session = session
@@ -64,7 +64,7 @@ class IdleWork:
 
 
 class FolderReader:
-    """Reads one folder or file at a time, for searching in a conversation."""
+    """Reads folders or files, one at a time, so that a conversation can search them."""
 
     def __init__(self, session: ChatSession, view: ChatView) -> None:
         self._session = session
@@ -77,7 +77,7 @@ class FolderReader:
         return self._task is not None and not self._task.done()
 
     def read(self, opened: OpenConversation, path: str) -> None:
-        """Start reading. Raises DocumentError if other documents are being read."""
+        """Start reading. Raises DocumentError if other documents are still being read."""
         if self.is_reading:
             raise DocumentError("Other documents are being read.", hint="Escape stops that.")
         self._task = asyncio.create_task(self._read(opened, path))

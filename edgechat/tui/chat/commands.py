@@ -32,17 +32,17 @@ ACTIONS = {
     "settings": "app.settings",
     "help": "app.help",
     "quit": "app.quit",
-    # The functions below implement these; the actions are for their keys.
+    # The functions below implement these commands; the actions only serve to look up their keys.
     "new": "screen.new_chat",
     "retry": "screen.retry",
     "search": "screen.search",
     "think": "screen.switch_thinking",
 }
-"""Actions of the screen or app, by the slash command that runs them or has the same effect."""
+"""Screen and app actions, keyed by the slash command that runs them or has the same effect."""
 
 
 async def run_command(controller: ChatController, name: str, argument: str) -> None:
-    """Run a command. An error is shown, and the command returned to the prompt if that is empty."""
+    """Run a command. On an error, show it, and put the command back into the prompt if that is empty."""
     try:
         check(name, argument, "app")
         await _run(controller, name, argument)
@@ -253,7 +253,7 @@ async def _switch(controller: ChatController, turn: Turn, by: int) -> None:
 
 
 async def _regenerate_with(controller: ChatController, turn: Turn) -> None:
-    """Let the user choose another model, for this answer and later ones."""
+    """Let the user choose another model for this answer and all later ones."""
     controller.check_can_retry()
     models = await controller.models.find_names(remote=False)
     if not models:
@@ -302,7 +302,7 @@ def _copy(controller: ChatController, text: str, message: str) -> None:
 
 
 def _copy_code(controller: ChatController, turn: Turn) -> None:
-    """Copy a code block from the turn; repeating this copies the next block."""
+    """Copy a code block from the turn. Calling this again copies the next one."""
     blocks = code_blocks(turn.content)
     if not blocks:
         raise ChatNotFound("There is no code in this turn.")
@@ -321,7 +321,7 @@ def code_blocks(text: str) -> list[str]:
 
 
 def _bring_back(controller: ChatController, turn: Turn) -> None:
-    """Attach an earlier exchange, which is no longer sent to the model, to the next question."""
+    """Attach to the next question an earlier exchange that is no longer sent to the model."""
     turns = controller.shown.turns
     index = turns.index(turn)
     first = index - 1 if turn.role == "assistant" and index else index
@@ -392,7 +392,7 @@ async def delete(controller: ChatController, chat_id: str, *, ask: bool = False)
 
 
 async def undo_delete(controller: ChatController, *, focus: bool = True) -> None:
-    """Restore the last deleted conversation and show it. Raises EdgechatError."""
+    """Restore the most recently deleted conversation and show it. Raises EdgechatError."""
     if controller.deleted:
         await restore(controller, controller.deleted[-1], focus=focus)
 
@@ -431,7 +431,7 @@ def _forget_deleted(controller: ChatController, chat_id: str) -> None:
 
 
 async def export(controller: ChatController, chat_id: str, name: str = "") -> None:
-    """Export a conversation, as JSON if the file name says so, else as Markdown. Raises EdgechatError."""
+    """Export a conversation as JSON if the file name asks for it, else as Markdown. Raises EdgechatError."""
     conversation = await Conversation.load(await controller.session.store(), chat_id)
     path = await asyncio.to_thread(files.export_to_file, conversation, name)
     controller.view.show_message(f"Written to {one_line(str(path), 300)}", seconds=8)

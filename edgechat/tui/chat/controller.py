@@ -1,6 +1,6 @@
-"""The chat's controller, independent of Textual: opens and leaves conversations, asks, switches models.
+"""The chat's controller, independent of Textual: manages conversations, questions and the model in use.
 
-The screen calls it in response to keys and messages; it shows things through `ChatView`.
+The screen calls it in response to keys and messages, and it displays everything through `ChatView`.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _SAVE_AFTER = 0.8
 _HISTORY = 200
 """Number of questions in the prompt's history."""
 _LONG = 15.0
-"""Seconds. When a longer answer ends, a user in another window is notified."""
+"""When an answer took longer than this many seconds, a user in another window is notified."""
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
 class ChatController:
-    """Open conversations: the one on screen, and those with replies being generated in the background.
+    """Manages the open conversations: the one on screen, and those whose replies continue in the background.
 
-    Each conversation has one UnsentPrompt. While the conversation is on screen, it is in the prompt box,
-    otherwise in its OpenConversation; either way it is also in the store.
+    Each conversation has one UnsentPrompt. It is in the prompt box while the conversation is on screen, and
+    in its OpenConversation otherwise. Either way, it is also in the store.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class ChatController:
         self._background: list[OpenConversation] = []
         self._titles: dict[str, str] = {}
         self._new_unsent = UnsentPrompt()
-        """Text typed for a new conversation, while a stored one is on screen."""
+        """Text typed for a new conversation, held here while a stored one is on screen."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._idle_work = IdleWork(session, view)
         self._arrived: str | None = None
-        """Awaited model that has arrived; it is switched to once no reply is being generated."""
+        """An awaited model that has been downloaded. It is switched to once no reply is being generated."""
         self.shown = OpenConversation(session, view, self)
         """The conversation on screen."""
         view.show_transcript(self.shown.transcript)
@@ -170,7 +170,7 @@ class ChatController:
         return frozenset(opened.id for opened in self._all if opened.is_answering)
 
     def title_of(self, chat_id: str) -> str | None:
-        """Return a conversation's title if it is open or has been."""
+        """Return the title of a conversation that is, or has been, open."""
         for opened in self._all:
             self._remember_title(opened)
         return self._titles.get(chat_id)
@@ -200,7 +200,7 @@ class ChatController:
             self.view.prompt.focus()
 
     async def _begin(self, store: Store, new: UnsentPrompt, *, last: bool) -> None:
-        """Restore the text typed for a new conversation, or show the last conversation."""
+        """Restore the text typed for a new conversation, or show the last conversation instead."""
         chat = await store.latest("app") if last else None
         opened = await self._load(chat.id) if chat is not None else None
         if last and opened is None:
@@ -232,20 +232,20 @@ class ChatController:
             )
 
     def show_new(self) -> None:
-        """Show a new conversation, with the unsent text that belongs to it."""
+        """Show a new conversation, along with its unsent text."""
         opened = OpenConversation(self.session, self.view, self)
         opened.system = self.session.settings.system
         opened.unsent, self._new_unsent = self._new_unsent, UnsentPrompt()
         self._show(opened)
 
     def begin_new(self) -> None:
-        """Show a new conversation unless the current one is new."""
+        """Show a new conversation unless the current one is already new."""
         if self.shown.is_stored or self.shown.is_busy:
             self.show_new()
         self.view.prompt.focus()
 
     def _show(self, opened: OpenConversation, turn: str = "") -> None:
-        """Show another conversation; a reply being generated continues in the background."""
+        """Show another conversation. A reply being generated continues in the background."""
         self._take_prompt()
         previous, self.shown = self.shown, opened
         self._leave(previous)
@@ -257,7 +257,7 @@ class ChatController:
         self.view.refresh_chat()
 
     def _leave(self, opened: OpenConversation) -> None:
-        """Save a conversation that leaves the screen: its unsent text, and its KV state if it is not busy."""
+        """Save the unsent text of a conversation leaving the screen, and its KV state unless it is busy."""
         self._remember_title(opened)
         if not (opened.is_stored or opened.is_busy):
             self._new_unsent = opened.unsent
@@ -282,7 +282,7 @@ class ChatController:
         self._store_unsent(None, self._new_unsent)
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
-        """Return a question to the prompt, or keep it with its conversation if that is off screen."""
+        """Put a question back into the prompt, or store it with its conversation if that is off screen."""
         if opened is self.shown:
             self.prompt.write_before(prompt)
             self._waiting_changed(opened)
@@ -307,23 +307,23 @@ class ChatController:
         return opened.conversation.chat.title
 
     def model_failed(self, error: EdgechatError) -> None:
-        """Offer a local model if a remote one is not answering."""
+        """Offer a local model if a remote one is not responding."""
         self.models.find_stand_in(error)
 
     def add_note(self, note: str) -> None:
-        """Show a warning, at the top of a new conversation or else as a message."""
+        """Show a warning: at the top of a new conversation, and as a message in any other."""
         if not self.shown.transcript.add_note(note):
             self.view.show_message(one_line(note), warning=True, seconds=10)
 
     # Typed text.
 
     def _take_prompt(self) -> None:
-        """Copy the prompt's content to the conversation on screen."""
+        """Copy the content of the prompt to the conversation on screen."""
         self.shown.unsent = self.prompt.unsent
 
     @property
     def unread_tokens(self) -> int:
-        """Tokens that are new to the current model because another one answered before; 0 otherwise."""
+        """Number of tokens that are new to the current model because another one answered before; else 0."""
         conversation, model = self.shown.conversation, self.session.model
         if conversation is None or model is None:
             return 0
@@ -378,7 +378,7 @@ class ChatController:
             self._waiting_changed(shown)
 
     def take_back(self, number: int = -1) -> None:
-        """Return a waiting question, by default the last one, to the prompt."""
+        """Put a waiting question, the last one by default, back into the prompt."""
         waiting = self.shown.waiting
         if -len(waiting) <= number < len(waiting):
             self.prompt.write_before(waiting.pop(number))
@@ -397,7 +397,7 @@ class ChatController:
         self.models.show_notice()
 
     def retry(self, turn_id: str = "") -> None:
-        """Regenerate a reply in the conversation on screen, by default the last. Raises EdgechatError."""
+        """Regenerate a reply (by default the last) in the conversation on screen. Raises EdgechatError."""
         self.check_can_retry()
         self._answer(self.shown, self.shown.retry(turn_id))
 
@@ -464,7 +464,7 @@ class ChatController:
             self.view.announce(f"{opened.conversation.chat.title}: the answer {how}.")
 
     def _close_answered(self) -> None:
-        """Close background conversations whose replies have ended, with a message about each."""
+        """Close background conversations whose replies have ended, showing a message about each."""
         ended = [opened for opened in self._background if not opened.is_busy]
         self._background = [opened for opened in self._background if opened.is_busy]
         for opened in ended:
@@ -503,7 +503,7 @@ class ChatController:
 
     async def _load_model(self, engine: Engine) -> ModelInfo:
         info = await engine.start(load_shown(self._show_load, engine))
-        if engine.plan.remote is not None:  # a remote model's abilities are known only now
+        if engine.plan.remote is not None:  # a remote model's abilities become known only now
             self._show_plan(engine.plan)
         return info
 
@@ -522,7 +522,7 @@ class ChatController:
         self.shown.transcript.show_model(plan)
 
     async def use_stand_in(self) -> None:
-        """Switch to the model offered in place of the current one, or download it. Raises EdgechatError."""
+        """Switch to the model offered as a stand-in, or download it if missing. Raises EdgechatError."""
         stand_in = self.models.take_stand_in()
         if stand_in is not None and stand_in.is_here:
             await self.switch_model(stand_in.name)

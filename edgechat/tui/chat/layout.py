@@ -1,4 +1,4 @@
-"""Layout of the chat screen, and the methods of ChatView that only show something."""
+"""Layout of the chat screen, and those methods of ChatView that only display something."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _MAX_MESSAGE = 240
-"""Maximum characters in a message beside the chat."""
+"""Maximum number of characters in a message beside the chat."""
 
 
 class ChatLayout(AppScreen[None]):
-    """The widgets of the chat screen. `ChatScreen` completes `ChatView`."""
+    """The widgets of the chat screen. `ChatScreen` implements the rest of `ChatView`."""
 
     DEFAULT_CSS = """
     ChatLayout {
@@ -73,7 +73,7 @@ class ChatLayout(AppScreen[None]):
         super().__init__()
         self._shown: ConversationView | None = None
         self._welcome = WelcomePiece()
-        """The beginning of the first new conversation."""
+        """The start page of the first new conversation."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="columns"), Vertical(id="chat"):
@@ -192,7 +192,7 @@ class ChatLayout(AppScreen[None]):
         await self.app.set_theme(name)  # type: ignore[attr-defined]
 
     def _find(self, words: str, turn: str = "") -> bool:
-        """Mark words in this conversation and go to the first match; return whether there are any."""
+        """Highlight words in this conversation and go to the first match; return whether there is one."""
         from edgechat.tui.transcript.pieces import Finder
 
         return self.transcript.find(Finder(words), turn=turn)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from edgechat.planner.ranking.suggestions import StandIn
 
 _HOSTED_SECONDS = 0.7
-"""Seconds to wait for other servers before first listing models."""
+"""Seconds to wait for other servers before listing models for the first time."""
 
 
 class ChatModels:
-    """The models to choose from, and background downloads."""
+    """The models that can be chosen, and background downloads."""
 
     def __init__(
         self,
@@ -50,20 +50,20 @@ class ChatModels:
         self.pulls.listen(self._changed)
         self.pulls.on_done = self._done
         self.awaited: Pull | None = None
-        """Download of the model that will answer once complete; still awaited after being resumed."""
+        """Download of the model that will answer once complete, even after being stopped and resumed."""
         self.follower: Pull | None = None
-        """Download of a better model, to follow the awaited one."""
+        """Download of a better model, which follows the awaited one."""
         self.offered = ""
-        """The last model downloaded, as an offer to switch to it; empty for no offer."""
+        """The last model downloaded, which the user is invited to switch to; empty if there is no offer."""
         self.stand_in: StandIn | None = None
-        """Model to use instead of one that cannot see images or is not answering."""
+        """Model to use instead of one that cannot see images or is not responding."""
         self._view = view
         self._session = session
         self._on_awaited = on_awaited
         self._has_waiting = has_waiting
         self._names: dict[bool, list[tuple[str, str]]] = {}
         self._hosted: list[tuple[str, str]] = []
-        """Models on other servers when last asked."""
+        """Models that other servers listed when last asked."""
         self._is_named = session.model is not None
         """Whether the user named the model when starting the app."""
         self._unfinished = ("", "")
@@ -142,7 +142,7 @@ class ChatModels:
     # Offers.
 
     async def find_seeing(self) -> None:
-        """Offer a model that can see images, if one fits. Raises EdgechatError."""
+        """Offer a model that can see images, if there is one that fits. Raises EdgechatError."""
         from edgechat.planner.ranking.suggestions import seeing_model
 
         library, current = self.library, self.current
@@ -152,26 +152,26 @@ class ChatModels:
         self._offer_changed()
 
     async def find_local(self) -> None:
-        """Offer a local model that fits. Raises EdgechatError."""
+        """Offer a local model, if there is one that fits. Raises EdgechatError."""
         from edgechat.planner.ranking.suggestions import local_model
 
         self.stand_in = local_model(await asyncio.to_thread(self.library.inventory, None))
         self._offer_changed()
 
     def find_stand_in(self, error: EdgechatError) -> None:
-        """Offer a local model if a remote one is not answering."""
+        """Offer a local model if a remote one is not responding."""
         plan = self._session.plan
         if plan is not None and plan.remote is not None and isinstance(error, EngineError | ModelNotFound):
             self._view.run_in_background(self.find_local(), ignore_errors=True)
 
     def take_stand_in(self) -> StandIn | None:
-        """Withdraw the offer of another model and return that model."""
+        """Withdraw the offer of a stand-in and return that model."""
         stand_in, self.stand_in = self.stand_in, None
         self._offer_changed()
         return stand_in
 
     def withdraw_offer(self, name: str) -> None:
-        """Stop offering a model, because it is in use or not wanted."""
+        """Stop offering a model, because it is now in use or the user does not want it."""
         if self.offered == name:
             self.offered = ""
             self._offer_changed()
@@ -182,7 +182,7 @@ class ChatModels:
         self._view.refresh_chat()
 
     def switched_to(self, name: str) -> None:
-        """Drop what was awaited or offered, now that this model is in use."""
+        """Discard the awaited download and any offers, now that this model is in use."""
         self.awaited = self.stand_in = None
         self.withdraw_offer(name)
         self.remember()
@@ -191,15 +191,15 @@ class ChatModels:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether questions wait for a model that is being downloaded."""
+        """Whether questions are waiting for a model that is being downloaded."""
         return self.awaited is not None and self.awaited.state not in (PullState.STOPPED, PullState.FAILED)
 
     def wait_for(self, pull: Pull | None, follower: Pull | None = None) -> None:
-        """Wait for a download whose model will then answer. follower: the download of a better one."""
+        """Wait for a download whose model will then answer. follower: the download of a better model."""
         self.awaited, self.follower = pull, follower
         self.remember()
         if pull is not None:
-            self._on_awaited(pull)  # it may already be over
+            self._on_awaited(pull)  # it may already have ended
 
     async def resume(self, store: Store) -> None:
         """Resume the downloads that were in progress when the app was closed. Raises StoreError."""
@@ -238,7 +238,7 @@ class ChatModels:
             self._offer_changed()
 
     def show_notice(self) -> None:
-        """Show a line about what is awaited or offered."""
+        """Show a line about the awaited download or the model on offer."""
         self._view.show_notice(self._notice())
 
     def _notice(self) -> str:

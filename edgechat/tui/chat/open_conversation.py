@@ -1,4 +1,4 @@
-"""A conversation that is open in the app, on screen or generating a reply in the background."""
+"""A conversation that is open in the app, either on screen or generating a reply in the background."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def still_answering() -> ChatBusy:
 
 
 class ConversationListener(Protocol):
-    """Notified of events in open conversations."""
+    """Receives events from open conversations."""
 
     def conversation_changed(self, opened: OpenConversation) -> None:
         """Called when its activity or statistics have changed."""
@@ -68,7 +68,7 @@ class OpenConversation(ReplyStatus):
         transcript = view.new_transcript(is_new=conversation is None)
         super().__init__(transcript, partial(listener.conversation_changed, self))
         self.conversation = conversation
-        """None before the first question."""
+        """The stored conversation; None before the first question."""
         self.settings = conversation.chat.settings if conversation else ChatSettings()
         self.system: str | None = conversation.system if conversation else None
         """The system prompt, or the one that a new conversation will start with."""
@@ -77,14 +77,14 @@ class OpenConversation(ReplyStatus):
         self.pending_question: UnsentPrompt | None = None
         """The question being saved."""
         self.waiting: list[UnsentPrompt] = []
-        """Questions to send in turn, each when a reply ends or once an awaited model has arrived."""
+        """Questions to send one by one, as replies end or once an awaited model has arrived."""
         self._session = session
         self._view = view
         self._listener = listener
         self._answering: asyncio.Task[None] | None = None
         self._stopping = False
         self._finding: asyncio.Task[list[Attachment]] | None = None
-        """The search for passages for the question being saved."""
+        """The task that searches for passages relevant to the question being saved."""
         if conversation is not None:
             self._show_turns()
             self._read_figures()
@@ -97,12 +97,12 @@ class OpenConversation(ReplyStatus):
 
     @property
     def is_stored(self) -> bool:
-        """Whether any turn is in the store."""
+        """Whether any of its turns are in the store."""
         return bool(self.turns)
 
     @property
     def stored_id(self) -> str | None:
-        """Id for storing its unsent prompt; None for a new conversation."""
+        """Id under which its unsent prompt is stored; None for a new conversation."""
         return self.id if self.is_stored else None
 
     @property
@@ -160,7 +160,7 @@ class OpenConversation(ReplyStatus):
 
     @property
     def all_unsent(self) -> UnsentPrompt:
-        """Everything typed here that is not stored as a turn."""
+        """Everything typed in this conversation that is not stored as a turn."""
         unsent = self.pending_question or UnsentPrompt()
         for prompt in (*self.waiting, self.unsent):
             unsent = unsent.before(prompt)
@@ -248,7 +248,7 @@ class OpenConversation(ReplyStatus):
         return self.pending_question
 
     async def _with_files(self, question: UnsentPrompt) -> tuple[list[Attachment], list[AttachedImage]]:
-        """Return the attachments and images, including files named in the text.
+        """Return a question's attachments and images, including the files named in its text.
 
         Raises AttachmentError and ImageError.
         """
@@ -285,7 +285,7 @@ class OpenConversation(ReplyStatus):
     async def _find_passages(
         self, conversation: Conversation, text: str, instead_of: str
     ) -> list[Attachment]:
-        """Return passages that help answer a question; empty if stopped. Raises EdgechatError."""
+        """Return passages that may help to answer a question; empty if stopped. Raises EdgechatError."""
         if not self.documents:
             return []
 
@@ -309,7 +309,7 @@ class OpenConversation(ReplyStatus):
             self._finding = None
 
     async def retry(self, turn_id: str = "") -> None:
-        """Regenerate a reply, by default the last; the current one is kept as a branch."""
+        """Regenerate a reply, the last one by default, keeping the current one as a branch."""
         conversation = self.conversation
         if conversation is None or not conversation.turns:
             return
@@ -329,9 +329,9 @@ class OpenConversation(ReplyStatus):
         await self._answer()
 
     async def _answer(self, question: UnsentPrompt | None = None) -> None:
-        """Stream the reply to the last question, or the rest of it.
+        """Stream the reply to the last question, or the rest of an unfinished reply.
 
-        question: returned to the prompt if it proves too long.
+        question: returned to the prompt if it turns out to be too long.
         """
         try:
             conversation = await self._stored()
@@ -350,7 +350,7 @@ class OpenConversation(ReplyStatus):
             self.transcript.add_problem(exc)
         finally:
             if self.conversation is not None:
-                # If the new reply has not begun, show the previous one again.
+                # If the new reply has not started, show the previous one again.
                 turns = list(self.conversation.turns)
                 self.conversation.put_back()
                 if self.conversation.turns != turns:
@@ -368,9 +368,9 @@ class OpenConversation(ReplyStatus):
         return answer or "no"
 
     async def stop(self) -> None:
-        """Stop the reply, keeping its text; cancel it if it has not begun or if this is called again.
+        """Stop the reply, keeping its text; cancel it if it has not started, or on a second call.
 
-        A question that is being saved returns to the prompt.
+        A question that is still being saved returns to the prompt.
         """
         if self._answering is None:
             return
@@ -445,7 +445,7 @@ class OpenConversation(ReplyStatus):
         self.transcript.mark_left_out(self.conversation.left_out() if self.conversation is not None else ())
 
     def _read_figures(self) -> None:
-        """Read the context use and speed from the last reply."""
+        """Read the context usage and the speed from the last reply."""
         figures = self.turns[-1].figures if self.turns else None
         usage = figures.usage if figures is not None else None
         timings = figures.timings if figures is not None else None

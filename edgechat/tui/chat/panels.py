@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _SIDEBAR = "sidebar"
 _REPLIES = 64
-"""Number of replies kept for the engine room until it is opened."""
+"""Number of replies remembered for the engine room until it is opened."""
 _ROOMY = 120
-"""Screen width in columns from which the conversations are shown by default."""
+"""Minimum screen width, in columns, at which the conversations are shown by default."""
 
 
 class Panels:
@@ -36,7 +36,7 @@ class Panels:
     # Conversations.
 
     async def restore(self) -> None:
-        """Show the conversations if the screen is wide, unless last hidden by the user. Raises StoreError."""
+        """Show the conversations if the screen is wide, unless the user last hid them. Raises StoreError."""
         store = await self._controller.session.store()
         shown = await store.preference(_SIDEBAR)
         roomy = self._screen.size.width >= _ROOMY

@@ -31,11 +31,11 @@ _SLOWEST_FRAME = 0.5
 _PAUSE_PER_COST = 2
 """Limits painting to a third of the time, so that keys are handled even on a busy machine."""
 _PROGRESS_EVERY = 0.1
-"""Seconds between updates."""
+"""Seconds between progress updates."""
 
 
 def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress], None]:
-    """Return a callback, for use in another thread, that shows reading progress on this loop."""
+    """Return a callback that other threads can call to show reading progress on this event loop."""
     loop, shown_at = asyncio.get_running_loop(), -_PROGRESS_EVERY
 
     def take(progress: Progress) -> None:
@@ -50,7 +50,7 @@ def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress],
 
 
 def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Callable[[float], None]:
-    """Return a callback that shows the progress of a load, or what a program being started is doing."""
+    """Return a callback that shows loading progress, or the activity of a program that is starting."""
     if engine.plan.remote is None:
         return partial(show, "Loading the model")
     if engine.plan.program is None:
@@ -75,7 +75,7 @@ class ReplyStatus:
         """Reports a change of activity or statistics."""
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
-        """Show an activity, or none if empty. share, cached: fractions done and cached, if known."""
+        """Show an activity; '' removes it. share, cached: the fractions done and cached, if known."""
         self.activity = (activity, share, cached)
         self.changed()
 
@@ -94,15 +94,15 @@ class ReplyEvents:
         self._prompt_tokens = 0
         self._tokens = 0
         self._running: dict[str, tuple[str, float]] = {}
-        """Running calls by id: name and start time."""
+        """Name and start time of each running call, keyed by id."""
         self._first_at: float | None = None
-        """When the first token arrived; None before, and once the engine reports its own measurements."""
+        """When the first token arrived; None before that, and once the engine has sent its timings."""
         self._warned_unsaved = False
 
     async def run(self, session: ChatSession, permission: Permission) -> EdgechatError | None:
         """Stream the reply to the end; return the error that ended it, if any, after showing it.
 
-        permission: decides about tool calls.
+        permission: decides whether a tool call is allowed.
         """
         opened, conversation = self._opened, self._conversation
         before, dropped = len(conversation.turns), conversation.dropped

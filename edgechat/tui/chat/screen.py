@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _TYPING = 1.0
-"""Seconds without a key press after which the user has stopped typing."""
+"""Seconds without a key press after which the user is considered to have stopped typing."""
 
 
 class ChatScreen(ChatLayout):
@@ -78,7 +78,7 @@ class ChatScreen(ChatLayout):
     ]
 
     def __init__(self, make_controller: Callable[[ChatView], ChatController], *, last: bool = False) -> None:
-        """make_controller: called after the first frame. last: show the last conversation at first."""
+        """make_controller: called after the first frame. last: whether to show the last conversation."""
         super().__init__()
         self._make_controller = make_controller
         self._controller: ChatController | None = None
@@ -107,7 +107,7 @@ class ChatScreen(ChatLayout):
 
     @property
     def is_opening(self) -> bool:
-        """Whether keys are still being held for the prompt, which has not been focused yet."""
+        """Whether keys are still held back for the prompt because it has not been focused yet."""
         return self._early is not None
 
     def focus_text(self) -> None:
@@ -304,7 +304,7 @@ class ChatScreen(ChatLayout):
         return (await self.session.store()).images
 
     def _notice(self, n: int, has_images: bool) -> str:
-        """Return a note on a question of n tokens: its reading time, or what the model cannot do."""
+        """Return a note about a question of n tokens: its reading time, or what the model cannot do."""
         model = self.session.loaded.model if self.session.loaded is not None else None
         if self.controller.shown.tools and model is not None and not model.has_tools:
             return f"the template of {one_line(model.name, 30)} has no tools"
@@ -326,11 +326,11 @@ class ChatScreen(ChatLayout):
         self.run_in_background(run_command(self.controller, name, argument))
 
     def replace_prompt(self, text: str) -> None:
-        """Put the beginning of a command into the prompt; Escape restores the previous content."""
+        """Put the start of a command into the prompt; Escape restores the previous content."""
         self.controller.prompt.replace(text)
 
     def key_of(self, command: str) -> str:
-        """Return the key for the same action as a slash command; empty if there is none."""
+        """Return the key that does the same as a slash command; empty if there is none."""
         from edgechat.tui.chat.commands import ACTIONS
         from edgechat.tui.overlays.help import bindings_of, key_names
 
@@ -359,7 +359,7 @@ class ChatScreen(ChatLayout):
         self.controller.take_back()
 
     async def action_stop(self) -> None:
-        """Stop the reply; cancel it if it has no text yet or if pressed again."""
+        """Stop the reply; cancel it if it has no text yet, or if the key is pressed again."""
         self.app.clear_notifications()
         await self.controller.shown.stop()
 

@@ -1,4 +1,4 @@
-"""Unsent text: the prompt's content, what it has set aside, and how both are stored."""
+"""Unsent text: the prompt's content, any content that was set aside, and how both are stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgechat.chat.storage.store import Store
 from edgechat.tui.chat.views import ChatView
 
 _MAX_STORED = 2**20
-"""Maximum characters stored per unsent prompt."""
+"""Maximum number of characters stored per unsent prompt."""
 
 
 class UnsentPrompt(msgspec.Struct, omit_defaults=True):
@@ -45,7 +45,8 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 class PromptContent:
     """The prompt's content: the user's next question, or something that temporarily replaces it.
 
-    Rewording an earlier question, or filling in a command, sets the next question aside until that is sent.
+    While the user rewords an earlier question or fills in a command, the next question is set aside,
+    and restored once the other text has been sent.
     """
 
     def __init__(self, view: ChatView) -> None:
@@ -75,7 +76,7 @@ class PromptContent:
         self.write(prompt.before(self.unsent))
 
     def replace(self, text: str, turn: Turn | None = None) -> None:
-        """Fill in a command, or a turn's question for rewording; set the current content aside."""
+        """Set the current content aside, then fill in a command, or a turn's question to be reworded."""
         now = self.unsent
         aside = None if now.is_empty and turn is None else now
         prompt = UnsentPrompt(text, aside=aside)
@@ -89,16 +90,16 @@ class PromptContent:
         self.write(self._aside or UnsentPrompt())
 
     def sent(self) -> None:
-        """After sending, restore the content set aside, followed by any text typed since."""
+        """After sending, restore the content that was set aside, followed by any text typed since."""
         pane = self._view.pane
         since = UnsentPrompt(self._view.prompt.text, list(pane.attachments), list(pane.images))
         self.write((self._aside or UnsentPrompt()).before(since))
 
 
 async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
-    """Return the unsent prompt of a conversation, or of a new one (None). Raises StoreError.
+    """Return the unsent prompt for a conversation, or for a new one (None). Raises StoreError.
 
-    A new one's may have been left by another process that has ended.
+    The one for a new conversation may have been left behind by another process that has ended.
     """
     stored = await store.unsent(chat_id)
     if chat_id is None:
@@ -109,13 +110,13 @@ async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
 
 
 async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -> None:
-    """Store the unsent prompt of a conversation, or of a new one (None). Raises StoreError."""
+    """Store the unsent prompt for a conversation, or for a new one (None). Raises StoreError."""
     value = "" if prompt.is_empty else msgspec.json.encode(_bounded(prompt)).decode()
     await store.keep_unsent(chat_id, value)
 
 
 def _bounded(prompt: UnsentPrompt) -> UnsentPrompt:
-    """Return a prompt and what it set aside, both truncated to the limit."""
+    """Return a prompt with its content, and anything it set aside, truncated to the limit."""
     text = prompt.text[:_MAX_STORED]
     room, attachments = _MAX_STORED - len(text), []
     for attachment in prompt.attachments:

@@ -23,7 +23,7 @@ class ReplyView(Protocol):
         """Store more text without showing it."""
 
     def take_use(self, event: UseChanged) -> None:
-        """Show a call, or its new state."""
+        """Show a tool call, or its new state."""
 
     def paint(self) -> bool:
         """Show the text stored since the last call; return whether there was any."""
@@ -55,7 +55,7 @@ class TranscriptView(Protocol):
     def new_reply(self) -> ReplyView: ...
 
     def resume_reply(self, turn: Turn) -> ReplyView:
-        """Return a view for the rest of a reply that ended early, and hide its ending."""
+        """Return a view for the rest of a reply that ended early, hiding the note on how it ended."""
 
     def follow_end(self) -> None:
         """Scroll to the end, and stay there when text is added."""
@@ -79,7 +79,7 @@ class PromptText(Protocol):
     def quote(self, text: str) -> None: ...
 
     def select_variable(self, after: tuple[int, int]) -> bool:
-        """Select the next {variable} of a saved prompt; return whether there is one."""
+        """Select the next {variable} in a saved prompt; return whether there is one."""
 
     def remember(self, asked: Sequence[str]) -> None:
         """Set the history, newest question first, and show its first entry."""
@@ -91,7 +91,7 @@ class PromptText(Protocol):
 
 
 class PromptView(Protocol):
-    """The box, with what is attached to the prompt."""
+    """The prompt box, with the prompt's attachments."""
 
     attachments: list[Attachment]
     images: list[AttachedImage]
@@ -109,7 +109,7 @@ class PromptView(Protocol):
         """Show the waiting questions, next one first."""
 
     def attach(self, attached: Attachment | AttachedImage) -> None:
-        """Attach to the next question. Raises AttachmentError if there are too many."""
+        """Attach a text or image to the next question. Raises AttachmentError if there are too many."""
 
     async def attach_file(self, path: str) -> None:
         """Attach a file, or a listing of a folder. Raises AttachmentError and ImageError."""
@@ -122,9 +122,9 @@ class Status(Protocol):
     """A conversation's state, as shown in the status lines."""
 
     activity: tuple[str, float | None, float | None]
-    """The activity in words (empty for none), and the fraction done (0 to 1), if known.
+    """A description of the activity (empty for none), and the fraction done (0 to 1), if known.
 
-    While a prompt is being read, also the fraction that was cached.
+    While a prompt is being read, the last item is the fraction that was cached.
     """
     used: int | None
     """Context tokens in use; None if unknown."""
@@ -203,22 +203,22 @@ class ChatView(Protocol):
     async def ask_consent(self, question: Question, chat: str) -> Answer | None:
         """Ask whether a tool call is allowed. Returns None if the user stops the reply.
 
-        chat: the conversation's title if it is off screen. Cancelling this withdraws the question.
+        chat: the conversation's title if it is off screen. Cancelling this call withdraws the question.
         """
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
-        """Let the user choose from models with short descriptions. Returns None if they choose none."""
+        """Let the user choose from models with short descriptions. Returns None if the user chooses none."""
 
     def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
-        """Show document passages, starting with this number."""
+        """Show document passages, opening the one with this number first."""
 
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
-        """Show versions of a turn side by side; return the index of the one chosen, if any."""
+        """Show versions of a turn side by side; return the index of the chosen one, if any."""
 
     # The conversation.
 
     def new_transcript(self, *, is_new: bool) -> TranscriptView:
-        """Create a transcript for a new or stored conversation, not shown yet."""
+        """Create a transcript for a new or stored conversation, without showing it yet."""
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
         """Show a transcript instead of the current one, scrolled to the end or to a turn."""
@@ -244,10 +244,10 @@ class ChatView(Protocol):
         """Show details of the model now loaded."""
 
     def show_downloads(self, line: str) -> None:
-        """Show the progress of downloads; empty for none."""
+        """Show a line about the progress of downloads; '' removes it."""
 
     def show_notice(self, text: str) -> None:
-        """Show text above the prompt until it is replaced; empty for none."""
+        """Show text above the prompt until it is replaced; '' removes it."""
 
     def show_first_run(self) -> None:
         """Offer a choice of models."""
@@ -261,7 +261,7 @@ class ChatView(Protocol):
     def copy(self, text: str) -> None: ...
 
     def toggle_thought(self, turn: str) -> None:
-        """Show or hide the thinking of a turn."""
+        """Show or hide a turn's thinking."""
 
     async def restore_panels(self) -> None:
         """Restore the panels from the last session. Raises StoreError."""
@@ -275,7 +275,7 @@ class ChatView(Protocol):
         """Search all conversations. Raises StoreError."""
 
     def find(self, words: str) -> bool:
-        """Go to words in the conversation on screen; return whether they occur."""
+        """Find words in the conversation on screen, and go to them; return whether they occur."""
 
     async def edit_prompt(self) -> None:
         """Open the prompt in the user's editor. Raises EditorError."""

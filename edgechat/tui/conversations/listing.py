@@ -1,4 +1,4 @@
-"""List of conversations or search results: its rows, and the widget that draws those in view."""
+"""A list of conversations or search results: its rows, and the widget that draws the visible ones."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class ChatRow:
     chat: Chat
     writing: bool = False
     note: str = ""
-    """Shown at the end of the row."""
+    """Text to show at the end of the row."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies the row after the list is reloaded."""
+        """Identifies the row when the list has been reloaded."""
         return self.chat.id, ""
 
 
@@ -80,7 +80,7 @@ Row = HeadingRow | NoteRow | SelectableRow
 
 
 def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
-    """Return the conversations under headings by date of last use, pinned ones first."""
+    """Return the conversations grouped under headings by date of last use, pinned ones first."""
     rows: list[Row] = []
     last = ""
     for headline in headlines:
@@ -94,7 +94,7 @@ def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
 
 
 def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
-    """Return the hits under a heading that counts them. limit: the number requested."""
+    """Return the hits under a heading that says how many there are. limit: how many were requested."""
     if not hits:
         return [NoteRow("Nothing found")]
     count = f"Best {limit} results" if len(hits) >= limit else f"{len(hits)} found"
@@ -189,7 +189,7 @@ def _when(moment: datetime, now: datetime) -> str:
 
 
 class ChatList(ScrollView, can_focus=True):
-    """Rows with a cursor. Posts the user's requests, and changes nothing itself."""
+    """Rows with a cursor. Posts the user's requests, but changes nothing itself."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -245,8 +245,9 @@ class ChatList(ScrollView, can_focus=True):
     class Requested(Message):
         """A request from the user.
 
-        For the list: 'choose' or 'rename' a row, 'search', 'list', 'trash', 'leave'. For the screen: 'open',
-        'retitle', 'pin', 'delete', 'export', 'restore' or 'purge' a row, 'close'.
+        The sidebar handles 'search', 'list', 'trash' and 'leave', as well as 'choose' and 'rename' for a row.
+        The screen handles 'close', as well as 'open', 'retitle', 'pin', 'delete', 'export', 'restore' and
+        'purge' for a row.
         """
 
         action: str
@@ -267,9 +268,9 @@ class ChatList(ScrollView, can_focus=True):
     # Content.
 
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
-        """Replace the rows; the cursor stays on its row, or else at its position.
+        """Replace the rows. The cursor stays on its row or, if that is gone, at its position.
 
-        It starts on the open conversation, if listed. in_trash: whether the rows are in the trash.
+        At first it is on the open conversation, if listed. in_trash: whether the rows are in the trash.
         """
         self._in_trash = in_trash
         key = self.row.key if self.row is not None else (self._current, "")
@@ -282,7 +283,7 @@ class ChatList(ScrollView, can_focus=True):
         self.refresh_bindings()
 
     def mark(self, current: str | None, writing: frozenset[str]) -> None:
-        """Mark the open conversation, and those where a reply is being written."""
+        """Mark the open conversation, and those in which a reply is being written."""
         if (current, writing) != (self._current, self._writing):
             self._current, self._writing = current, writing
             self.refresh()
@@ -408,7 +409,7 @@ class ChatList(ScrollView, can_focus=True):
     # Requests.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow requests about a row only if one is selected, and only where they apply: list or trash."""
+        """Allow requests about a row only if one is selected, and only where they apply (list or trash)."""
         match parameters:
             case ("choose" | "rename" | "pin" | "delete" | "export",):
                 return self.row is not None and not self._in_trash

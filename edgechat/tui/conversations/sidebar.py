@@ -33,7 +33,7 @@ _HITS = 50
 _SEARCH_DELAY = 0.08
 """Seconds to wait after the last key before searching."""
 POLL_INTERVAL = 2.0
-"""Seconds between checks for changes by other programs."""
+"""Seconds between checks for changes made by other programs."""
 
 
 class SearchField(LineField):
@@ -72,8 +72,8 @@ class TitleField(LineField):
 class Sidebar(Widget):
     """Lists and searches the conversations in a store, or lists its trash.
 
-    It changes nothing itself: it forwards the user's requests to the screen as `ChatList.Requested`.
-    Call `show_current` after a change. While visible, it notices changes by other programs.
+    It changes nothing itself: it forwards the user's requests to the screen as `ChatList.Requested`. Call
+    `show_current` after a change. While visible, it notices changes made by other programs.
     """
 
     DEFAULT_CSS = """
@@ -108,7 +108,7 @@ class Sidebar(Widget):
         self._in_trash = False
         """Whether to show the trash instead of the list."""
         self._shown = ("", False)
-        """The words whose hits are shown ('' if all conversations are), and whether the trash is shown."""
+        """The query whose hits are shown ('' for all conversations), and whether the trash is shown."""
         self._opens_first = False
         """Whether to open the first hit as soon as it is found."""
         self._list = ChatList()
@@ -208,7 +208,7 @@ class Sidebar(Widget):
             if await self._store.version() != self._version:
                 self.reload()
         except EdgechatError:
-            return  # reported at the user's next request
+            return  # reported when the user next requests something
 
     # The user's requests.
 

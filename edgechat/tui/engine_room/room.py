@@ -32,7 +32,7 @@ from edgechat.tui.engine_room.sections import (
 _TWO_COLUMNS = 96
 """Minimum width for two columns, in cells."""
 _LOG_BYTES, _LOG_LINES, _LOG_WIDTH = 8192, 12, 500
-"""Bytes read from the end of the log, lines shown, and characters per line."""
+"""Maximum bytes read from the end of the log, lines shown, and characters per line."""
 
 
 class LogSection(Section):
@@ -58,7 +58,7 @@ class LogSection(Section):
 
 
 class EngineRoom(VerticalScroll):
-    """Shows snapshots of an engine's state, and the measurements passed to it."""
+    """Shows snapshots of an engine's state, and any measurements passed in."""
 
     DEFAULT_CSS = """
     EngineRoom {
@@ -115,7 +115,7 @@ class EngineRoom(VerticalScroll):
     # Content.
 
     def show_model(self, plan: LoadPlan | None, info: ModelInfo | None) -> None:
-        """Switch to another model. info: None until it is loaded."""
+        """Switch to another model. info: None until the model is loaded."""
         self.drafts.show_model(info)
         self.memory.show_model(plan, info)
         remote = plan.remote if plan is not None else None
@@ -142,13 +142,13 @@ class EngineRoom(VerticalScroll):
         self.speed.changed()
 
     def show_speed(self, tokens_per_second: float) -> None:
-        """Show the current speed; may be called at any rate."""
+        """Show the current speed. This may be called as often as needed."""
         self.speed.note(tokens_per_second)
         if self.is_seen and not self.follows:
             self.speed.changed()
 
     def show_log(self, log: str) -> None:
-        """Show the end of the log, from the worker or from a server that edgechat started."""
+        """Show the end of the log written by the worker, or by a server that edgechat started."""
         if log:
             self.log_lines.display = True
         self.log_lines.show(log)
@@ -172,8 +172,8 @@ class EngineRoom(VerticalScroll):
     ) -> None:
         """Poll an engine while the panel is visible.
 
-        engine: returns the current engine, or None. chat: returns the id of the chat on screen. Also set
-        `cache.title_of` if chats should be named by title.
+        engine: returns the current engine, or None. chat: returns the id of the chat on screen. Set
+        `cache.title_of` as well if chats should be shown by title.
         """
         self._stop_polling()
         self._engine, self._chat = engine, chat

@@ -13,7 +13,7 @@ from edgechat.tui.transcript.sheet import Sheet
 LABEL = 12
 """Width of the labels on the left, in cells."""
 _WIDEST = 64
-"""Maximum width of a table, in cells; columns far apart are hard to follow."""
+"""Maximum width of a table, in cells. Rows are hard to follow if the columns are far apart."""
 _COLUMN = 10
 NO_MODEL = "No model is loaded."
 

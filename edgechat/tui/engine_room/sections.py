@@ -37,7 +37,7 @@ _WIDEST_BAR = 60
 
 
 class _Share(NamedTuple):
-    """Bytes on a device, by use."""
+    """Bytes on a device, broken down by use."""
 
     weights: int = 0
     cache: int = 0
@@ -84,7 +84,7 @@ class MemorySection(Section):
         return lines or wrapped(NO_MODEL, width, ".faint")
 
     def _other_memory(self) -> list[Content]:
-        """Return lines about planned memory apart from the model itself, and the worker's total."""
+        """Return lines about planned memory other than the model's own, and about the worker's total."""
         plan, info, lines = self._plan, self._info, []
         if plan is not None and plan.head is None and plan.draft is not None and plan.draft.total_bytes:
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
@@ -123,7 +123,7 @@ class MemorySection(Section):
 
 
 def _planned(plan: LoadPlan | None) -> dict[str, _Share]:
-    """Return the model's planned memory by device, from the planned buffers if there are any."""
+    """Return the model's planned memory per device, taken from the planned buffers if there are any."""
     if plan is None:
         return {}
     if plan.buffers:
@@ -187,7 +187,7 @@ MARKS: dict[Kind | None, tuple[str, str]] = {
 def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind | None], int]:
     """Return the kind that each character shows, and the number of cells per character.
 
-    There are at most `limit` characters. Each shows the most frequent kind among its cells; a kind that
+    There are at most `limit` characters. Each shows the most frequent kind among its cells, but a kind that
     is not the most frequent anywhere still gets one character.
     """
     unit = 1
@@ -209,7 +209,7 @@ def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind 
 
 
 def _place(kind: Kind, kinds: list[Kind | None], counters: Sequence[Counter[Kind]]) -> None:
-    """Give a kind one character near where it is most frequent, but not another kind's only one."""
+    """Give a kind one character near where it is most frequent, without taking another kind's only one."""
     best = max(range(len(kinds)), key=lambda at: counters[at][kind])
     counts = Counter(kinds)
     spare = [at for at, other in enumerate(kinds) if other is None or counts[other] > 1]
@@ -241,7 +241,7 @@ _SLOTS = 6
 
 
 class CacheSection(Section):
-    """Tokens that the model has read and does not have to read again."""
+    """The cache: tokens that the model has read and does not need to read again."""
 
     TITLE: ClassVar[str] = "Cache"
     MEANING: ClassVar[str] = (
@@ -253,7 +253,7 @@ class CacheSection(Section):
     def __init__(self) -> None:
         super().__init__()
         self.title_of: Callable[[str], str | None] = lambda _chat: None
-        """Returns a chat's title by id."""
+        """Returns the title of the chat with a given id."""
         self._snapshot: Snapshot | None = None
 
     def show(self, snapshot: Snapshot | None) -> None:

@@ -1,7 +1,7 @@
 """Blocks and rendered lines: plain data that a single widget shows.
 
-Textual's own Markdown widget creates a widget for each paragraph and list item, and rebuilds a
-growing list for every word: 100 ms for 24 items.
+Textual's own Markdown widget creates a widget for each paragraph and list item, and rebuilds a growing list
+with every word, which takes 100 ms for 24 items.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Row = tuple[Content, ...]
 
 
 class RenderedLine(NamedTuple):
-    """A line on the screen, and the part of it that is copied."""
+    """A line on the screen, and which part of it is copied."""
 
     content: Content
     lead: int = 0
-    """Number of characters at its start that are markers and are not copied."""
+    """Number of characters at its start that form a marker and are not copied."""
     trail: int = 0
     """Number of characters at its end that are padding and are not copied."""
     joint: str = "\n"
-    """Separator from the line above when copied; empty if this continues a folded line."""
+    """What separates it from the line above when copied; empty if this continues a folded line."""
     code: str = ""
     """Code to copy when its "copy" label is clicked."""
 
@@ -60,6 +60,6 @@ class Block:
     formula: str = ""
     """For maths: the text between the delimiters; empty if the closing one is missing."""
     rows: tuple[Row, ...] = ()
-    """For tables; the first row is the header."""
+    """For tables: the rows, the first of which is the header."""
     aligns: tuple[str, ...] = ()
-    """For tables, by column: "left", "center" or "right"."""
+    """For tables: each column's alignment, "left", "center" or "right"."""

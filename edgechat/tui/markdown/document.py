@@ -1,4 +1,4 @@
-"""Markdown documents: parse text, which may still be growing, into blocks with citations and links."""
+"""Markdown documents: parses text, which may still be growing, into blocks with citations and links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 2000
-"""Longest link target, close to the limit of terminals (2083 in VTE)."""
+"""Maximum length of a link target, close to the limit that terminals set (2083 in VTE)."""
 
 
 _CLICKABLE = re.compile(r"(?:https?://|mailto:)[!-~]+", re.IGNORECASE)
@@ -36,7 +36,7 @@ _STYLES = {"strong_open": ".strong", "em_open": ".em", "s_open": ".strike", "lin
 
 
 CITED = "passage"
-"""Key in a style's metadata: the number of the cited passage."""
+"""Key in a style's metadata for the number of the cited passage."""
 _NUMBER = re.compile(r"\[?\d+\]?")
 
 
@@ -45,9 +45,9 @@ class Sources:
     """What is known about a text's sources."""
 
     passages: Collection[int] = ()
-    """Numbers to link to their passages; other numbers stay plain text."""
+    """Numbers to turn into links to their passages; other numbers stay plain text."""
     unfounded: Sequence[str] = ()
-    """Quotations not found in any passage, to be marked."""
+    """Quotations to mark because they were not found in any passage."""
 
 
 NO_SOURCES = Sources()
@@ -143,7 +143,7 @@ class BlockBuilder:
         return ListContinuation(self._numbers[0], self._gap_before(token)) if self._numbers else None
 
     def _gap_before(self, token: Token) -> bool:
-        # Blank lines in the source, not CommonMark's looseness: a later item may change that.
+        # Based on blank lines in the source, because a later item may turn CommonMark's list loose.
         line = token.map[0] if token.map else 0
         if not self._numbers:
             return True
@@ -247,7 +247,7 @@ def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
 def _citation_links(text: str, at: int, passages: Collection[int]) -> list[Span]:
     """Return the link spans for the numbers in a citation that starts at `at`.
 
-    The link includes the brackets around a single number.
+    If there is only one number, its link includes the brackets.
     """
     spans: list[Span] = []
     for match in _NUMBER.finditer(text):
@@ -268,7 +268,7 @@ def _formula(token: Token) -> tuple[str, str]:
 
 
 def clickable(target: str) -> bool:
-    """Return whether a terminal may open a target: a web or mail address in plain ASCII."""
+    """Return whether a terminal may open a target: a web or email address in plain ASCII."""
     return len(target) <= _LONGEST and _CLICKABLE.fullmatch(target) is not None
 
 
@@ -291,7 +291,7 @@ class Document:
         self._final: list[Block] = []
         self._open: list[Block] = []
         self.tail = ""
-        """The source of the blocks that more text may change."""
+        """The source of the blocks that further text may change."""
         self._continuation: ListContinuation | None = None
         """Set while the tail continues a list whose first items are final."""
         self._width = 0
@@ -310,8 +310,8 @@ class Document:
         self._open = builder.build(_parser().parse(self.tail))
 
     def _finish_blocks(self) -> None:
-        """Move everything final out of the tail: all but the last block or list item."""
-        # Only whole lines: a '-' may become '-5', which does not begin an item.
+        """Move everything that is final out of the tail: all but the last block or list item."""
+        # Only whole lines: a '-' may become '-5', which does not start an item.
         whole = self.tail[: self.tail.rindex("\n") + 1]
         tokens = _parser().parse(whole)
         begin = _last_start(tokens)
@@ -323,14 +323,14 @@ class Document:
             self.tail = "\n".join(self.tail.split("\n")[line:])
 
     def lines(self, width: int) -> list[RenderedLine]:
-        """Return all lines at a width; lines of final blocks are the same objects as before."""
+        """Return all lines at a width. The lines of final blocks are the same objects as before."""
         lines = list(self.final_lines(width))
         for block in self._open:
             self._extend(lines, block, width)
         return lines
 
     def final_lines(self, width: int) -> list[RenderedLine]:
-        """Return the lines of the blocks that more text cannot change."""
+        """Return the lines of the blocks that further text cannot change."""
         if width != self._width:
             self._width, self._lines, self._laid_out = width, [], 0
         for block in self._final[self._laid_out :]:
@@ -340,7 +340,7 @@ class Document:
 
     @property
     def open_kind(self) -> str:
-        """The kind of the block that more text may extend; empty if there is none."""
+        """The kind of the block that further text may extend; empty if there is none."""
         return self._open[-1].kind if self._open else ""
 
     def lines_of_tail(self, tail: str, width: int) -> list[RenderedLine]:
@@ -358,7 +358,7 @@ class Document:
 
 
 def _last_start(tokens: Sequence[Token]) -> int:
-    """Return the index where the last part that may change begins: a top-level block or list item."""
+    """Return the index at which the last part that may change starts: a top-level block or list item."""
     before, begin, in_list = 0, 0, False
     for at, token in enumerate(tokens):
         if token.level == 0 and token.nesting >= 0:

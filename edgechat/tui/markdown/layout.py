@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _NARROWEST = 8
 _RULES = {1: "━", 2: "─"}
-"""Rules below headings, by heading level."""
+"""Rules below headings, keyed by heading level."""
 _BAR, _FOLDED = "▏ ", "↪ "
-"""Prefixes of a line of code, and of the rest of a folded line."""
+"""Prefixes for a line of code, and for the continuation of a folded line."""
 _COPY = "copy"
 
 
 _BETWEEN = 2
-"""Cells between two columns."""
+"""Cells between adjacent columns."""
 
 
 _WORD = 12
@@ -147,7 +147,7 @@ def table_lines(rows: Sequence[Row], aligns: Sequence[str], width: int) -> list[
 
 
 def _column_widths(rows: Sequence[Row], width: int) -> list[int]:
-    """Return column widths, narrowing the widest until all fit; empty if they cannot fit."""
+    """Return column widths, narrowing the widest columns until all fit; empty if they cannot fit."""
     columns = list(zip(*rows, strict=True))
     widths = [min(max(1, width), max(1, *(cell.cell_length for cell in column))) for column in columns]
     if sum(widths) <= width:
@@ -207,7 +207,7 @@ def _as_list(rows: Sequence[Row], width: int) -> list[Content]:
     return lines or [line for name in header for line in name.stylize(".strong").wrap(width)]
 
 
-# Code is highlighted in runs of lines, so that a growing block only redoes its last run.
+# Code is highlighted in runs of lines, so that only the last run of a growing block must be redone.
 _RUN_AT_LEAST = 24
 _RUN_AT_MOST = 48
 

@@ -1,4 +1,4 @@
-"""Markdown for plain terminal output: each piece is written once more text can no longer change it.
+"""Markdown for plain terminal output: each piece is written as soon as further text cannot change it.
 
 Nothing is overwritten, so the output is correct at any width, after a resize and in a log.
 """
@@ -29,9 +29,9 @@ _CLOSERS = {
     "<": (">",),
     "&": (";",),
 }
-"""Possible ends of a piece of markup, by the character that opens it."""
+"""Possible endings of a piece of markup, keyed by the character that opens it."""
 _NOT_YET = ("table", "maths")
-"""Blocks whose lines may all change until they end."""
+"""Kinds of blocks in which any line may change until the block ends."""
 
 
 class MarkdownStream:
@@ -45,9 +45,9 @@ class MarkdownStream:
         self._document = Document(filled=False)
         self._width = 0
         self._start = 0
-        """Number of lines that are written and final."""
+        """Number of lines that have been written and are final."""
         self._sent = [""]
-        """The lines written after those; the last may still grow."""
+        """The lines written after those, the last of which may still grow."""
 
     @property
     def waits_for(self) -> str:
@@ -103,13 +103,13 @@ class MarkdownStream:
         return pieces
 
     def _agrees(self, lines: Sequence[RenderedLine]) -> bool:
-        """Return whether these lines begin with what has been written."""
+        """Return whether these lines start with what has been written."""
         *complete, last = self._sent
         now = [line.content.plain for line in lines[self._start : self._start + len(self._sent)]]
         return now[: len(complete)] == complete and "".join(now[len(complete) :]).startswith(last)
 
     def _start_again(self) -> list[Content]:
-        """Rewrite the unfinished block below, since it turned out to be something else."""
+        """Write the unfinished block again below, since it turned out to be something else."""
         pieces = [] if self.at_line_start else [Content("")]
         self._sent = [""]
         return pieces
@@ -154,7 +154,7 @@ class MarkdownStream:
 
 
 def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:
-    """Return the line and column where an unfinished formula begins."""
+    """Return the line and column where an unfinished formula starts."""
     for at, line in enumerate(lines):
         starts = [span.start for span in line.content.spans if span.style == ".unfinished"]
         if starts:
@@ -203,7 +203,7 @@ STYLES = {
     ".code-deleted": Style(foreground=Color.parse("ansi_red")),
     ".code-inserted": Style(foreground=Color.parse("ansi_green")),
 }
-"""Styles by span name; others, such as the background of code, exist only in the app."""
+"""Styles keyed by span name. Others, such as the background of code, exist only in the app."""
 
 
 def as_escapes(pieces: Iterable[Content]) -> str:

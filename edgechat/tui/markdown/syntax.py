@@ -1,8 +1,8 @@
 r"""Maths, footnotes and citations for markdown-it.
 
-Maths is written $..$, \(..\), $$..$$, \[..\] or \begin{align}..\end{align}. mdit-py-plugins does not
-recognize a formula before its end has arrived. Here, an unfinished one is a token too, shown as
-written: nothing flickers while a formula is streamed, and Markdown consumes none of its backslashes.
+Maths is written as $..$, \(..\), $$..$$, \[..\] or \begin{align}..\end{align}. mdit-py-plugins recognizes a
+formula only once its end has arrived. Here, an unfinished one is a token too and is shown as written, so that
+nothing flickers while a formula is streamed, and Markdown consumes none of its backslashes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _may_open(source: str, at: int, end: int) -> bool:
 
 
 def _closing(source: str, opening: str, begin: int, end: int) -> int:
-    """Return the end of a formula; -1 if it has none, or is a price such as $5."""
+    """Return the end of a formula; -1 if it has none, or if it is a price such as $5."""
     if opening != "$":
         return source.find(_CLOSING[opening], begin, end)
     close = begin
@@ -122,7 +122,7 @@ def _is_maths(inside: str, opening: str) -> bool:
 
 
 def _is_prose(text: str) -> bool:
-    """Return whether two words in a row occur outside LaTeX commands."""
+    """Return whether the text has two words in a row outside LaTeX commands."""
     return _PROSE.search(_COMMAND.sub(" ", text)) is not None
 
 
@@ -136,7 +136,7 @@ def _bracketed_words(source: str, at: int, end: int) -> str:
 
 
 def _footnote(state: StateInline, silent: bool) -> bool:
-    """Parse a footnote mark, at a reference or before the note itself: [^1] becomes ¹."""
+    """Parse a footnote mark, either a reference or the one before the note itself: [^1] becomes ¹."""
     match = _FOOTNOTE.match(state.src, state.pos, state.posMax)
     if match is None:
         return False
@@ -163,7 +163,7 @@ def _citation(state: StateInline, silent: bool) -> bool:
 
 
 def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
-    """Parse a displayed formula. An unfinished one runs to the end of the text, and its content is empty."""
+    """Parse a displayed formula. An unfinished one runs to the end of the text and has empty content."""
     if state.is_code_block(begin):
         return False
     first = state.src[state.bMarks[begin] + state.tShift[begin] : state.eMarks[begin]]
@@ -204,7 +204,7 @@ def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
 
 
 def _display_at(line: str) -> tuple[str, str]:
-    """Return the delimiters of a displayed formula that begins the line; empty if there is none."""
+    """Return the delimiters of a displayed formula that starts the line; empty if there is none."""
     if line.startswith(("$$", "\\[")) and line[2:3] != "$":
         return line[:2], _CLOSING[line[:2]]
     match = _BEGIN.match(line)

@@ -28,7 +28,7 @@ _PARTS = (
     ("program", "░", "$accent"),
     ("projector", "▚", "$success"),
 )
-"""Parts of memory, distinguishable by pattern even without colours."""
+"""Parts of a memory bar, distinguishable by pattern even without colours."""
 _FREE = "·"
 _BAR = 40
 RECOMMENDED = f"{BEST} recommended"
@@ -238,7 +238,8 @@ def roles(shown: FirstModel) -> str:
 def card(shown: FirstModel, rate: float | None, *, is_wide: bool) -> Content:
     """Describe a recommended model in a few lines.
 
-    rate: download speed in bytes per second, if known. is_wide: leave out the roles, shown above.
+    rate: download speed in bytes per second, if known. is_wide: whether to leave out the roles, which are
+    then shown above.
     """
     file, predicted = shown.file, shown.file.predicted
     name, quant = one_line(file.variant.model, 30), file.quant or ""
@@ -285,7 +286,7 @@ NOW, BROKEN = "●", "!"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that follows the name."""
+    """A column to the right of the name."""
 
     title: str
     width: int

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GUIDE = "guide"
 _LOCAL = 9
-"""Number of local models that can be chosen by digit."""
+"""Number of local models that can be chosen by pressing a digit."""
 _CARDS = len(Role)
 _UNUSABLE = ("damaged", Verdict.TOO_LARGE.label)
 
@@ -51,7 +51,7 @@ class FirstRunChoice:
 
 
 class Choice(Widget, can_focus=True):
-    """A choice, shown as a line or a bordered card. The second click chooses; the screen handles Enter."""
+    """A choice, shown as a line or a bordered card. A second click chooses it; the screen handles Enter."""
 
     DEFAULT_CSS = """
     Choice {
@@ -107,7 +107,7 @@ class Choice(Widget, can_focus=True):
 
 
 class FirstRun(AppScreen[FirstRunChoice | None]):
-    """Lets the user choose how to begin. It can be closed at any time."""
+    """Lets the user choose how to start. It can be closed at any time."""
 
     DEFAULT_CSS = """
     FirstRun {
@@ -157,7 +157,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._last_card: Choice | None = None
         """The card that was last focused."""
         self._placed = ""
-        """Widget that the screen itself focused; focus elsewhere is the user's choice."""
+        """The widget that the screen itself focused. If any other widget has the focus, the user chose it."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False), Vertical(id="page"):
@@ -198,7 +198,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
 
     @property
     def _cards(self) -> Sequence[FirstModel]:
-        """Recommended models; empty without a network, as local models then come first."""
+        """The recommended models; empty without a network, in which case local models come first."""
         return () if self._no_network else self._models.first
 
     @property
@@ -208,7 +208,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
 
     @property
     def _no_network(self) -> str:
-        """Why nothing can be downloaded, as a sentence; empty if nothing prevents it."""
+        """Why nothing can be downloaded, as a sentence; empty if downloads are possible."""
         if self._models.offline:
             return f"{self._models.offline} keeps edgechat offline."
         return self._models.unreachable

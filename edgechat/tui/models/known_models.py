@@ -1,4 +1,4 @@
-"""What the models screens know: local models at once, ratings for this machine later."""
+"""What the models screens know: local models immediately, and ratings for this machine later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEST = "★"
 
 
 class ModelGroup(Enum):
-    """Where models are; the values are headings."""
+    """Where models are located; the values are used as headings."""
 
     DOWNLOADING = "Downloading"
     NOT_DOWNLOADED = "Not downloaded"
@@ -50,7 +50,7 @@ class ModelItem:
     key: str
     group: ModelGroup
     name: str
-    """Its name in chats and pulls, as typed by users."""
+    """Its name in chats and pulls, as users type it."""
     quant: str | None = None
     size: int = 0
     """In bytes; 0 while unknown."""
@@ -111,7 +111,7 @@ class ModelItem:
 
     @property
     def senses(self) -> str:
-        """What it can do besides text, as in 'sees and hears'; local models need a local projector for it."""
+        """What it can do besides text, such as 'sees and hears'. Local models need a local projector."""
         if self.hosted is not None:
             return "sees" if self.hosted.model.sees else ""
         if self.row is not None:
@@ -125,14 +125,14 @@ class ModelItem:
 
     @property
     def survey_name(self) -> str:
-        """The name for surveying all quantizations of the model."""
+        """The name under which all quantizations of the model are surveyed."""
         if self.entry is not None:
             return self.entry.name
         return self.row.model.full_name if self.row is not None else self.name
 
     @property
     def searchable_text(self) -> str:
-        """Text that the filter searches, case-folded."""
+        """The case-folded text that the filter searches."""
         parts = [self.name, self.quant or "", self.verdict, self.senses]
         if self.entry is not None:
             parts += [*self.entry.names, self.entry.description, self.entry.licence]
@@ -149,8 +149,9 @@ def speed(tps: float | None, *, is_measured: bool = False) -> str:
 
 
 _NEARBY_SECONDS = 5.0
-"""Seconds to wait for the downloads and working folders: network shares may hang, and macOS may ask
-for permission to read the folders.
+"""Seconds to wait for a search of the downloads and working folders.
+
+Network shares may hang, and macOS may ask for permission to read the folders.
 """
 
 P = ParamSpec("P")
@@ -168,7 +169,7 @@ class KnownModels:
         self.offline = ""
         """Why edgechat does not use the network; empty if it does."""
         self.unreachable = ""
-        """Why the hub cannot be reached, as a sentence; empty if it can or has not been asked."""
+        """Why the hub cannot be reached, as a sentence; empty if it can, or has not been contacted."""
         self.first: Sequence[FirstModel] = ()
         """Recommended models."""
         self.problem: EdgechatError | None = None
@@ -178,12 +179,12 @@ class KnownModels:
         self._library, self._pulls, self._current = library, pulls, current
         self._measured_rate: float | None = None
         self._listed_pulls: list[Pull] = []
-        """Pulls completed before the inventory was read; their models are among the rows."""
+        """Pulls completed before the inventory was read, whose models are therefore among the rows."""
         self._surveys: dict[str, SurveyFindings | EdgechatError] = {}
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second of the last download or probe; None if unknown."""
+        """Bytes per second during the last download or probe; None if unknown."""
         return self._pulls.rate or self._measured_rate
 
     async def load(self, on_progress: Callable[[], None], *, probe: bool = False) -> None:
@@ -252,7 +253,7 @@ class KnownModels:
         return "Inspecting its quantizations…" if _can_be_surveyed(item) else ""
 
     def surveyed(self, item: ModelItem) -> ModelItem:
-        """Return the item updated with what the survey found about its quantization."""
+        """Return the item updated with what the survey found out about its quantization."""
         survey = self.survey_of(item)
         if survey is None:
             return item
@@ -310,7 +311,7 @@ class KnownModels:
                 yield ModelItem(f"at:{listing.server}", ModelGroup.HOSTED, listing.server, gone=gone)
 
     def _remote(self, pulled: set[str]) -> Iterator[ModelItem]:
-        """Yield the catalogue's other models, best first, with those that are too large at the end."""
+        """Yield the other models in the catalogue, best first, with those that are too large at the end."""
         listed = {row.model.entry.name for row in self.rows if row.model.entry is not None} | pulled
         entries = {
             entry.name: entry

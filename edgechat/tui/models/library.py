@@ -27,7 +27,7 @@ Workers = tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class ModelLibrary:
-    """Functions to be called in threads, since they may be slow. They raise EdgechatError."""
+    """Functions that may be slow and are therefore called in threads. They raise EdgechatError."""
 
     catalogue: Callable[[], Sequence[CatalogueEntry]]
     """The models in the catalogue."""
@@ -40,21 +40,21 @@ class ModelLibrary:
     survey: Callable[[str], SurveyFindings]
     """Every quantization of a model, rated for this machine."""
     decide: Callable[[str, str | None, Tell], PullDecision | LocalModelEntry]
-    """What a pull of a model, optionally with a given quantization, would download."""
+    """What pulling a model, optionally at a given quantization, would download."""
     download: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
-    """Downloads a model; the event stops it, which raises DownloadStopped."""
+    """Downloads a model. Setting the event stops the download, which raises DownloadStopped."""
     removal: Callable[[LocalModel], Removal]
     """The files that deleting a model would remove. Raises NotRemovable."""
     offline: Callable[[], str]
     """Why edgechat does not use the network, in words for users; empty if it does."""
     probe: Callable[[], HubReach]
-    """Whether the hub is reachable, and how fast it sends."""
+    """Whether the hub can be reached, and how fast it sends data."""
     hosted: Callable[[], Sequence[RemoteListing]] = tuple
     """Models on other servers; takes at most two seconds."""
 
     @classmethod
     def real(cls, backend: Backend | None = None, workers: Workers = None) -> ModelLibrary:
-        """Return edgechat's own functions, which import what they need when called.
+        """Return edgechat's own functions, which import what they need when they are called.
 
         backend: the backend to rate and download models for. workers: see `planner.request`.
         """

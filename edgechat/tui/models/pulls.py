@@ -1,7 +1,7 @@
-"""Background model downloads ("pulls"): one at a time, visible on every screen, stopped with the app.
+"""Background model downloads ("pulls"): one at a time, visible on every screen, stopped when the app ends.
 
-Everything runs on the app's event loop, except the library's functions, which run in a thread per
-pull. If a pull ends early, its partial file is kept, and the next pull of that model resumes it.
+Everything runs on the app's event loop, except for the library's functions, which run in one thread per pull.
+If a pull ends early, its partial file is kept, and the next pull of the same model resumes it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pull:
         self.progress: ProgressSample | None = None
         self.error: EdgechatError | None = None
         self.model: str | None = None
-        """The name to chat with, once downloaded."""
+        """The model name to chat with, once downloaded."""
         self.stop = threading.Event()
 
     @property
@@ -97,7 +97,7 @@ class Pulls:
         self._closed = False
 
     def listen(self, listener: Callable[[Pull], None]) -> None:
-        """Call `listener` on the app's event loop after every change, until `unlisten`."""
+        """Call `listener` on the app's event loop after every change, until `unlisten` is called."""
         self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[Pull], None]) -> None:
@@ -118,9 +118,9 @@ class Pulls:
         return f"{one_line(current.name, 40)} {current.line}" + (f", {waiting} more" if waiting else "")
 
     def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
-        """Start or queue a pull, or return one in progress for the same model.
+        """Start or queue a pull, or return the one in progress for the same model.
 
-        anyway: download it even if it does not fit; otherwise the pull would fail with DoesNotFit.
+        anyway: download the model even if it does not fit; otherwise the pull would fail with DoesNotFit.
         """
         last = next((pull for pull in reversed(self.all) if pull.name == name), None)
         if last is not None and not last.is_over and quant in (None, last.quant):
@@ -169,7 +169,7 @@ class Pulls:
             return
         self._loop = asyncio.get_running_loop()
         self._set(waiting, PullState.ASKING)
-        # Not an executor, since the program would wait for it at exit.
+        # Not an executor, since the program would wait for its threads at exit.
         self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
         self._thread.start()
 

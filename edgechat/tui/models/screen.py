@@ -63,7 +63,7 @@ class Details(Vertical):
     def show(
         self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show a model. survey: None if not available; `waiting` says why."""
+        """Show a model. survey: None if not available, for the reason given in `waiting`."""
         about = self.query_one("#about", Static)
         title = self.query_one("#quants-title", Static)
         quants = self.query_one("#quants", KeyedList)
@@ -85,7 +85,7 @@ class Details(Vertical):
 
 
 class ModelBrowser(Vertical):
-    """A list of models and the details of the selected one, with a filter above them when open."""
+    """A list of models and the details of the selected one, with a filter above them while it is open."""
 
     DEFAULT_CSS = """
     ModelBrowser {
@@ -111,7 +111,7 @@ class ModelBrowser(Vertical):
         self._items: dict[str, ModelItem] = {}
         self._survey_timer: Timer | None = None
         self._pending_target = ""
-        """What to select once it is listed: a key, or a local model's name."""
+        """What to select once it is listed: a key, or the name of a local model."""
 
     def compose(self) -> ComposeResult:
         yield LineField(id="filter", placeholder="a name, a word, or owner/repo on the hub")

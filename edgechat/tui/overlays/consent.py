@@ -1,4 +1,4 @@
-"""Consent dialog: shows a tool call by the model, and asks whether it is allowed."""
+"""Consent dialog: shows a tool call made by the model, and asks whether to allow it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ConsentScreen(AppDialog[Answer | None]):
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        """Note the time of a key that has no meaning here."""
+        """Record when a key that has no function here was pressed."""
         self._is_quiet()
 
     def _is_quiet(self) -> bool:
@@ -130,7 +130,7 @@ class ConsentScreen(AppDialog[Answer | None]):
 
 
 async def ask_consent(app: App[Any], question: Question, chat: str) -> Answer | None:
-    """Ask whether a tool call is allowed; see `ConsentScreen`. Cancelling this withdraws the question."""
+    """Ask whether to allow a tool call; see `ConsentScreen`. Cancelling this call withdraws the question."""
     screen = ConsentScreen(question, chat)
     answered = asyncio.get_running_loop().create_future()
     await app.push_screen(screen, answered.set_result)

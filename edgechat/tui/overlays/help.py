@@ -56,7 +56,7 @@ _TASKS = {
     "Models": ("The models", "The first run", "The engine room"),
     _APP: ("Everywhere", "The settings"),
 }
-"""Tasks, with the parts of the app whose keys they include; `_TASK_OF` lists exceptions."""
+"""Tasks, each with the parts of the app whose keys it includes; `_TASK_OF` lists exceptions."""
 _TASK_OF = {
     **dict.fromkeys(
         (
@@ -77,7 +77,7 @@ _TASK_OF = {
 }
 """Tasks for actions that belong to the shared parts."""
 _SHARED = ("Everywhere", "The chat", "The prompt")
-"""Parts of the chat itself; their keys are listed without saying where they work."""
+"""Parts of the chat itself, whose keys are listed without saying where they work."""
 
 
 def bindings_of(*classes: type) -> list[Binding]:
@@ -97,7 +97,7 @@ def bindings_of(*classes: type) -> list[Binding]:
 
 
 def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
-    """Return the keys by task, preceded by those of the current screen unless that is the chat."""
+    """Return the keys grouped by task, after those of the current screen unless that is the chat."""
     keys: dict[str, list[Binding]] = {task: [] for task in _TASKS}
     places: dict[str, list[Section]] = {task: [] for task in _TASKS}
     here: list[Section] = []
@@ -116,12 +116,12 @@ def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
 
 
 def _once(bindings: Iterable[Binding]) -> list[Binding]:
-    """Return the bindings, dropping any with the same key and description as another."""
+    """Return the bindings, keeping only one of those with the same key and description."""
     return list({(binding.key, binding.description): binding for binding in bindings}.values())
 
 
 def _without_ranges(bindings: list[Binding]) -> list[Binding]:
-    """Return the bindings, dropping any covered by an earlier one's displayed key, such as '1-9'."""
+    """Return the bindings, leaving out those covered by an earlier one's displayed key, such as '1-9'."""
     listed: list[Binding] = []
     for binding in bindings:
         last = listed[-1] if listed else None
@@ -167,7 +167,7 @@ class _HelpSection(Static):
         self.border_title = Content(title)
 
     def filter(self, words: Sequence[str]) -> bool:
-        """Show the rows that contain all words, counting the heading's text; return whether any do."""
+        """Show the rows that contain all words, taking the heading as part of each; return whether any do."""
         rows = [
             (keys, description)
             for keys, description in self._rows

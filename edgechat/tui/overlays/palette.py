@@ -29,7 +29,7 @@ from edgechat.tui.widgets.lists import CursorLine
 _WIDTH = 80
 """Maximum width of the palette in cells; it matches the style sheet."""
 _BESIDE = 7
-"""Cells of that width used by borders, padding and the scroll bar."""
+"""How many of those cells borders, padding and the scroll bar take up."""
 
 
 class Entry(NamedTuple):
@@ -37,10 +37,10 @@ class Entry(NamedTuple):
 
     name: str
     about: str
-    """How the command is typed."""
+    """How to type the command."""
     run: Callable[[], object]
     key: str = ""
-    """The key for the same action; empty if there is none."""
+    """The key that does the same; empty if there is none."""
 
 
 class PaletteTarget(Protocol):

@@ -39,7 +39,7 @@ class Parameters:
 
 
 class ParametersScreen(AppDialog[None]):
-    """Edits the system prompt and parameters. Errors on saving are shown, so that they can be corrected."""
+    """Edits the system prompt and parameters. If saving fails, the error is shown so it can be corrected."""
 
     DEFAULT_CSS = """
     ParametersScreen {
@@ -80,7 +80,7 @@ class ParametersScreen(AppDialog[None]):
         """defaults: used for empty fields. can_think: whether thinking can be switched on and off.
 
         save: receives the values; may raise EdgechatError. known: for a remote model, the fields whose
-        default is known here.
+        defaults are known here.
         """
         super().__init__()
         self._system = system

@@ -31,7 +31,7 @@ from edgechat.tui.widgets.lists import KeyedList, ListLine
 _NARROWEST, _WIDEST = 20, 30
 """Minimum and maximum width of the name column, in characters."""
 _MOST_ROWS = 5
-"""Maximum rows for a collection's folders, so that they fit a small screen."""
+"""Maximum number of rows for a collection's folders, so that they fit on a small screen."""
 _ADD = "To add a folder: /docs FOLDER, or @FOLDER/ in a question."
 
 
@@ -161,7 +161,7 @@ _FIELDS = {
     ),
     "files": ("Let it read this folder", "a folder; ~ is your home", "."),
 }
-"""Fields for tools' arguments: title, placeholder, initial value."""
+"""Fields for the arguments of tools: title, placeholder, initial value."""
 
 
 class ToolsScreen(SwitchDialog):
@@ -195,14 +195,14 @@ class ToolsScreen(SwitchDialog):
         open_tools: Callable[[Sequence[str]], Awaitable[ToolSet]],
         save: Callable[[tuple[str, ...]], Awaitable[None]],
     ) -> None:
-        """note: about the model, shown at the top. open_tools: starts the chosen tools."""
+        """note: text about the model, shown at the top. open_tools: starts the chosen tools."""
         super().__init__(chosen, save)
         self._known, self._note = known, note
         self._naming = ""
-        """Name of the tools whose argument is being typed."""
+        """Name of the tools whose argument is being entered."""
         self._open_tools = open_tools
         self._offered: dict[str, Content] = {}
-        """Details of the tools that are on, by name."""
+        """Details of the tools that are on, keyed by name."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame") as box:
@@ -229,7 +229,7 @@ class ToolsScreen(SwitchDialog):
         return names + gone
 
     def _chosen_as(self, name: str) -> str:
-        """Return the chosen item for a line, including its argument; '' if it is off."""
+        """Return the chosen item behind a line, including its argument; '' if it is off."""
         if name in _FIELDS:
             return next((one for one in self._chosen if one.startswith(f"{name}:")), "")
         return name if name in self._chosen else ""

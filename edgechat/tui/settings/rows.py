@@ -1,4 +1,4 @@
-"""Rows of the settings screen, for a setting or a field of a preset, and editors for their values."""
+"""Rows of the settings screen, one for each setting or preset field, and editors for their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from edgechat.settings.reading import checked_value, literals, stripped
 from edgechat.tui.widgets.fields import Area, LineField
 
 Editor = Literal["choice", "line", "text"]
-"""How a value is edited: by stepping through the allowed values, or as one or several lines of text."""
+"""How a value is edited: by stepping through the allowed values, or as one or more lines of text."""
 
 _PRESET_DEFAULT = "the chat's own"
 _APPLIES = {
@@ -54,7 +54,7 @@ class SettingEntry:
     default: str
     doc: str
     applies: str
-    """When a change takes effect, as a sentence; empty for immediately."""
+    """When a change takes effect, as a sentence; empty if it does so immediately."""
     type: Any
 
     @property
@@ -76,7 +76,7 @@ class SettingEntry:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The allowed values, if there are only a few; None among them leaves the choice to edgechat."""
+        """The allowed values, if there are only a few. Choosing None, if listed, leaves it to edgechat."""
         plain = stripped(self.type)
         options = tuple(literals(plain)) or ((True, False) if bool in (plain, *_parts(plain)) else ())
         return (None, *options) if options and type(None) in _parts(plain) else options
@@ -99,7 +99,7 @@ class SettingEntry:
         return one_line(format_value(tuple(map(str, value)) if isinstance(value, list) else value), 200)
 
     def parse(self, text: str) -> Any:
-        """Parse typed text; None if empty. Raises ValueError naming the allowed values."""
+        """Parse typed text; None if empty. Raises ValueError with a message that names the allowed values."""
         text = text.strip()
         if not text:
             return None
@@ -161,7 +161,7 @@ MODEL_KINDS: dict[tuple[str, ...], ModelKind] = {
     ("embedding_model",): "embedding",
     ("reranking_model",): "reranking",
 }
-"""Settings that name a model, with the kind of model."""
+"""Settings that name a model, and the kind of model that each one names."""
 
 
 class LineEditor(LineField):
@@ -295,7 +295,7 @@ class SettingRow(Vertical, can_focus=True):
         self.query_one(".row--value", Static).update(text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the keys to the editor while it is open."""
+        """Let the editor have the keys while it is open."""
         return self.editor is None
 
     def on_click(self, event: events.Click) -> None:

@@ -169,7 +169,7 @@ class SettingsScreen(AppScreen[None]):
         self._apply_filter()
 
     def _override(self, entry: SettingEntry) -> str:
-        """Return the environment's override of a setting, in words for users; empty if there is none."""
+        """Return how the environment overrides a setting, in words for users; empty if it does not."""
         if entry.path == ("offline",) and (variable := offline_by()):
             return f"on, because of {variable}"
         if entry.path == ("theme",) and self.app.no_color:
@@ -221,7 +221,7 @@ class SettingsScreen(AppScreen[None]):
         self.post_message(self.Changed(self._settings, path))
 
     def _update_others(self, changed: SettingRow) -> None:
-        """Show changes made by another program."""
+        """Show changes made by other programs."""
         for row in self.query(SettingRow):
             value = row.entry.value_in(self._tables)
             if row is not changed and row.value != value and row.editor is None:
@@ -316,9 +316,9 @@ class SettingsScreen(AppScreen[None]):
 
 
 def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
-    """Raise ModelNotFound for a model that is neither local nor in the catalogue. Blocks.
+    """Raise ModelNotFound for a model that is neither local nor in the catalogue.
 
-    Raises ModelFileError for a path that is not a model. Other programs and servers are not asked.
+    Raises ModelFileError for a path that is not a model. Blocks, but queries no other programs or servers.
     """
     if path not in MODEL_KINDS or value is None or value in (AUTO, NONE, NGRAM, MTP):
         return

@@ -26,7 +26,7 @@ _STARTS = ("\x1bP>|", "\x1b_G")
 _ENDS = ("\x1b\\", "\a")
 _MOST_LETTERS = 512
 _START_SECONDS = 0.05
-"""Seconds to wait for the rest of a reply's prefix; its first letters may also be Alt+Shift+P."""
+"""Seconds to wait for the rest of a reply's prefix, whose first letters may also be Alt+Shift+P."""
 _REPLY_SECONDS = 1.0
 """Seconds to wait for the next letter before an incomplete reply is dropped."""
 
@@ -41,13 +41,13 @@ class TerminalReply(Message):
 class ReplyReader:
     """Extracts the terminal's replies from its input, letter by letter.
 
-    ESC is passed on at once, since it may be a key. If it turns out to begin a reply (`is_inside`),
-    the key parser must be reset.
+    ESC is passed on at once, since it may be a key. If it turns out to start a reply (`is_inside`), the key
+    parser must be reset.
     """
 
     def __init__(self) -> None:
         self._held = ""
-        """The letters so far of a reply or a possible reply, including its ESC."""
+        """The letters received so far of a reply or possible reply, including its ESC."""
         self._at = 0.0
         """When the last of them arrived."""
 
@@ -69,7 +69,7 @@ class ReplyReader:
         if self._held.endswith(_ENDS):
             text, self._held = self._held, ""
             return TerminalReply(text.removesuffix("\a").removesuffix("\x1b\\"))
-        if self._held[-2] == "\x1b" != letter:  # another sequence has begun
+        if self._held[-2] == "\x1b" != letter:  # another sequence has started
             self._held = "\x1b"
             return f"\x1b{self.feed(letter)}"
         if len(self._held) > _MOST_LETTERS:
@@ -92,7 +92,7 @@ _TICK = 0.1
 """Seconds after which an ESC counts as the Escape key and not as the start of a sequence."""
 _READ_BYTES = 1 << 14
 _MOST_PASTED = 1 << 25
-"""Maximum characters in one paste; the rest is dropped."""
+"""Maximum number of characters in one paste; the rest is dropped."""
 _WAIT = 0.005
 """Seconds between checks of whether all output has been written."""
 _MOST_CELLS = 300_000
@@ -102,8 +102,8 @@ _MOST_CELLS = 300_000
 class TerminalInput:
     """Turns the bytes that a terminal sends into events and replies.
 
-    Bytes that are not UTF-8 become �, and sequences that crash Textual's parser are dropped. A paste
-    is text until its end marker, whereas Textual's parser treats text after an ESC in a paste as keys,
+    Bytes that are not UTF-8 become �, and sequences that crash Textual's parser are dropped. Everything up to
+    a paste's end marker is text, whereas Textual's parser treats text after an ESC in a paste as keys,
     including Enter.
     """
 
@@ -112,7 +112,7 @@ class TerminalInput:
         self._parser = XTermParser()
         self._replies = ReplyReader()
         self._last = ""
-        """The last characters received, as many as the start marker of a paste has."""
+        """The last characters received, as many as a paste's start marker has."""
         self._pasted: list[str] | None = None
         self._tail = ""
         """The last characters of a paste, which may be part of its end marker."""

@@ -1,8 +1,8 @@
 """Key queue: delivers keys to the focused widget in order.
 
-A key is delivered only after all effects of the previous one are complete, so that none overtakes
-a change of focus. Several letters in one burst are text, whatever has the focus; only a single
-letter triggers its binding.
+A key is delivered only once all effects of the previous one are complete, so that no key overtakes a change
+of focus. Several letters in one burst are treated as text, whatever has the focus; only a single letter
+triggers its binding.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
 _BURST = 0.02
-"""Seconds. Letters closer together than this were not typed: even a held key repeats more slowly."""
+"""Letters less than this many seconds apart were not typed: even a held key repeats more slowly."""
 _HOLD_TIMEOUT = 2.0
-"""Maximum seconds that keys wait for the effects of the previous one."""
+"""Maximum seconds that keys wait for the effects of the previous one to complete."""
 
 Typed = events.Key | events.Paste
 

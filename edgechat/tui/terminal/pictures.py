@@ -1,13 +1,13 @@
-"""Pictures in the terminal, shown through the Unicode placeholders of Kitty's graphics protocol.
+"""Pictures in the terminal, shown by means of the Unicode placeholders in Kitty's graphics protocol.
 
-A picture is sent once, with a number. Cells that show it contain the placeholder U+10EEEE, with
-diacritics for the row and column, in a colour that encodes the number. They scroll, and are covered
-and clipped, like any text: https://sw.kovidgoyal.net/kitty/graphics-protocol/#unicode-placeholders.
-Ghostty supports this too.
+A picture is sent once, along with a number. Cells that show it contain the placeholder U+10EEEE, with
+diacritics for the row and column, in a colour that encodes the number. They scroll, and are covered and
+clipped, like any text: https://sw.kovidgoyal.net/kitty/graphics-protocol/#unicode-placeholders. Ghostty
+supports this too.
 
-Sixel and iTerm2 images are part of the screen instead: drawing over them leaves a hole, and the
-whole picture must be sent again for each scrolled line. For 600 x 400 pixels in Sixel, this means
-450 KB, 160 ms to encode and 60 ms in xterm.
+Sixel and iTerm2 images are part of the screen instead: drawing over them leaves a hole, and the whole picture
+must be sent again for each scrolled line. For 600 x 400 pixels in Sixel, this means 450 KB, 160 ms for
+encoding and 60 ms in xterm.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ ABORT = "\x1b_Gm=0,q=2;\x1b\\"
 
 _PLACEHOLDER = "\U0010eeee"
 _CHUNK = 4096
-"""Maximum base64 characters in one escape sequence."""
+"""Maximum number of base64 characters in one escape sequence."""
 _DIACRITICS = (
     "\u0305\u030d\u030e\u0310\u0312\u033d\u033e\u033f\u0346\u034a\u034b\u034c\u0350\u0351\u0352\u0357"
     "\u035b\u0363\u0364\u0365\u0366\u0367\u0368\u0369\u036a\u036b\u036c\u036d\u036e\u036f\u0483\u0484"
     "\u0485\u0486\u0487\u0592\u0593\u0594\u0595\u0597\u0598\u0599\u059c\u059d\u059e\u059f\u05a0\u05a1"
     "\u05a8\u05a9\u05ab\u05ac\u05af\u05c4\u0610\u0611\u0612\u0613\u0614\u0615\u0616\u0617\u0657\u0658"
 )
-"""Combining marks for the numbers from 0: the beginning of Kitty's rowcolumn-diacritics.txt."""
+"""Combining marks for the numbers from 0 on, taken from the start of Kitty's rowcolumn-diacritics.txt."""
 MOST_CELLS = len(_DIACRITICS)
-"""Maximum rows, and maximum columns, of a picture."""
+"""Maximum number of rows, and of columns, in a picture."""
 _LEVELS = (0, 95, 135, 175, 215, 255)
 """Levels of green and blue in the 256-colour palette."""
 _HUES = len(_LEVELS) ** 2 - 1
-"""Number of palette colours without red, not counting black. Conversion to 256 colours keeps them."""
+"""Number of palette colours without red, not counting black. Conversion to 256 colours preserves them."""
 _NAMES = re.compile(r"\x1bP>\|(kitty|ghostty)[ (](\d{1,6})\.(\d{1,6})")
 _FIRST_VERSIONS = {"kitty": (0, 28), "ghostty": (1, 0)}
 _REPLY = re.compile(r"\x1b_G(?:[A-Za-z]=\d+,)*i=(\d{1,10})(?:,[A-Za-z]=\d+)*;(.*)", re.S)
@@ -97,15 +97,15 @@ class PictureNumber:
 def shows_placeholders(name: str) -> bool:
     """Return whether a terminal that gave this answer to ASK_NAME shows placeholders.
 
-    Other terminals (Konsole, WezTerm) support the protocol without placeholders; only the name tells
-    them apart.
+    Other terminals (Konsole, WezTerm) support the protocol without placeholders, and can be told apart only
+    by name.
     """
     match = _NAMES.match(name)
     return match is not None and (int(match[2]), int(match[3])) >= _FIRST_VERSIONS[match[1]]
 
 
 def is_multiplexer(name: str) -> bool:
-    """Return whether the answer comes from a multiplexer instead of a terminal."""
+    """Return whether the answer comes from a multiplexer and not from a terminal."""
     return re.match(r"\x1bP>\|(tmux|screen)", name) is not None
 
 
@@ -155,11 +155,11 @@ def placeholders(number: PictureNumber, columns: int, rows: int) -> tuple[Strip,
 
 
 _PARTS = 8
-"""Escape sequences written at once: 33 KB."""
+"""Number of escape sequences written at once: 33 KB."""
 _MOST_PIXELS = 1 << 20
-"""Maximum pixels in a picture: 3 MB before compression."""
+"""Maximum number of pixels in a picture: 3 MB before compression."""
 _USUAL_CELL = (10, 20)
-"""A cell's size in pixels, if the terminal does not report it."""
+"""A cell's size in pixels, assumed if the terminal does not report it."""
 
 
 class PictureKey(NamedTuple):
@@ -296,7 +296,7 @@ class TerminalPictures:
         return True
 
     def keep(self, keys: Collection[PictureKey], *, spare: int = 0) -> None:
-        """Free all pictures except these and the last `spare` others sent."""
+        """Free all pictures except these and the `spare` others sent most recently."""
         others = [key for key in self._sent if key not in keys]
         for key in others[: max(0, len(others) - spare)]:
             number = self._sent.pop(key).number
@@ -320,7 +320,7 @@ class TerminalPictures:
         self._on_change()
 
     def close(self) -> None:
-        """Free all pictures, and stop sending any."""
+        """Free all pictures and send no more."""
         self._state = "unable"
         self._free_all()
 

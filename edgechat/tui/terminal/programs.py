@@ -32,7 +32,7 @@ _KEPT = "The prompt is as it was."
 async def edit(app: App[None], text: str) -> str:
     """Open text in $VISUAL or $EDITOR with the app suspended, and return the result. Raises EditorError.
 
-    Replies continue meanwhile, but the screen is not drawn.
+    Replies continue in the meantime, but the screen is not drawn.
     """
     command = _command()
     folder = Path(tempfile.mkdtemp(prefix="edgechat-"))  # accessible only to the user
@@ -106,7 +106,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _version(file: Path) -> tuple[int, ...] | None:
-    """Return a value that changes when a file is rewritten; None if there is no file."""
+    """Return a value that changes when a file is rewritten; None if the file does not exist."""
     try:
         status = file.stat()
     except OSError:
@@ -188,7 +188,7 @@ def _usable() -> list[ClipboardReader]:
 
 
 def _output_of(command: tuple[str, ...]) -> bytes:
-    """Return the output of a program; b"" if it fails or takes too long."""
+    """Return a program's output; b"" if it fails or takes too long."""
     null = subprocess.DEVNULL
     try:
         # In its own session, so that the children of a shell script are killed with it.

@@ -26,7 +26,7 @@ class TerminalWindow:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._title: str | None = None
-        """None before the first title is set."""
+        """The current title; None before the first one is set."""
         self._has_title = os.environ.get("TERM", "") not in _NO_TITLE
 
     def show_title(self, title: str, *, is_busy: bool = False) -> None:
@@ -108,9 +108,10 @@ def restore_hang_up() -> None:
 
 
 class OutputFilter(LineFilter):
-    """The last output filter: removes control characters, which take up no cell.
+    """The last output filter: removes control characters, which take up no cells.
 
-    Textual's own widgets need it. Ours have already removed them, or make them visible (`Area`, `LineField`).
+    Textual's own widgets need this. Ours have already removed them, or make them visible (`Area`,
+    `LineField`).
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:

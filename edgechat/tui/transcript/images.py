@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SETTLING_SECONDS = 0.1
 """Seconds that a picture must stay visible before it is sent, so that scrolling past sends none."""
 _SPARE_PICTURES = 16
-"""Pictures away from the screen that the terminal may keep, at up to 3 MB each."""
+"""Number of pictures far from the screen that the terminal may keep, each taking up to 3 MB."""
 _COLOURS = {"256": 256, "truecolor": 1 << 24}
 """Number of colours for each of Rich's colour system names."""
 
@@ -58,7 +58,7 @@ class TranscriptImages:
                 sheet.show_thumbnails({key: await self._thumbnails.make(*key)})
 
     async def show_picture(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
-        """Show a sheet's image as a picture, if the terminal can and if the image stays visible."""
+        """Show a sheet's image as a picture if the terminal can show one and the image stays visible."""
         pictures = self.pictures
         if not pictures.is_ready:
             return

@@ -120,7 +120,7 @@ class UserPiece(Piece):
         self.most_rows = 8
         """Maximum height of a picture in lines: a third of the screen, once that is known."""
         self.thumbnails: dict[ThumbnailKey, Thumbnail] = {}
-        """Thumbnails made while the piece is near the screen."""
+        """Thumbnails created while the piece is near the screen."""
         self.pictures: dict[ThumbnailKey, tuple[Strip, ...]] = {}
         """Requested pictures, with their cells once the terminal has them."""
         self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
@@ -128,7 +128,7 @@ class UserPiece(Piece):
 
     @property
     def wanted(self) -> list[ThumbnailKey]:
-        """Thumbnails not made yet."""
+        """Thumbnails not created yet."""
         keys = dict.fromkeys(key for key, _ in self.rows.values())
         return [key for key in keys if key not in self.thumbnails]
 
@@ -207,7 +207,7 @@ class ThoughtPiece(FoldedPiece):
         super().__init__(text)
         self.tokens = tokens
         self.seconds = seconds
-        """How long it took; None while it is going on."""
+        """How many seconds the thinking took; None while it is in progress."""
 
     def resume(self) -> None:
         self.seconds = None
@@ -255,7 +255,7 @@ class FooterPiece(Piece):
     """The line below a turn: its version, with arrows to the others, and a reply's statistics."""
 
     def __init__(self, figures: Sequence[str], branch: tuple[int, int] = (0, 1)) -> None:
-        """figures: the statistics, most important first; those that do not fit are left out."""
+        """figures: the statistics, most important first. Those that do not fit are left out."""
         super().__init__(" · ".join(figures))
         self._figures = figures
         self._branch = branch
@@ -348,7 +348,7 @@ class UserSheet(PieceSheet[UserPiece]):
         return list(self._piece.pictures) if self._piece.sheet is self else []
 
     def show_picture(self, key: ThumbnailKey, lines: tuple[Strip, ...]) -> None:
-        """Show these cells instead of the thumbnail."""
+        """Show these cells in place of the thumbnail."""
         if key in self.pictures:
             self._piece.pictures[key] = lines
             self.redraw()
@@ -439,13 +439,13 @@ def duration(seconds: float) -> str:
 
 
 def behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> list[RenderedLine]:
-    """Return wrapped text, each line with a bar in front."""
+    """Return wrapped text with a bar in front of each line."""
     wrapped = content.wrap(max(1, width - len(bar)))
     return [RenderedLine(Content.assemble((bar, style), line), len(bar)) for line in wrapped]
 
 
 def wrap(text: str, width: int, style: str) -> list[RenderedLine]:
-    """Return text wrapped to the width, in one style."""
+    """Return text wrapped to a width, in a single style."""
     return [RenderedLine(line) for line in Content(text).stylize(style).wrap(width)]
 
 

@@ -191,6 +191,6 @@ def _differ(was: RenderedLine, now: RenderedLine) -> bool:
 
 
 def _copied_end(line: RenderedLine, end: int) -> int:
-    """Return where the copied part of a line ends. end: the end of the selection, -1 for the whole line."""
+    """Return where the copied part of a line ends. end: where the selection ends, -1 for the whole line."""
     last = len(line.content) - line.trail
     return last if end == -1 else min(end, last)

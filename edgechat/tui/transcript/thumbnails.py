@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _WIDEST = 60
 """Maximum width of a thumbnail, in cells."""
 _MOST_PIXELS = 1 << 16
-"""Maximum number of decoded pixels that it is made from."""
+"""Maximum number of decoded pixels from which a thumbnail is created."""
 _KEPT = 40
-"""Number of thumbnails cached, of up to half a megabyte each."""
+"""Maximum number of cached thumbnails, each taking up to half a megabyte."""
 _IDLE_SECONDS = 5.0
 """Seconds after which an idle decoding process is stopped."""
 
@@ -43,7 +43,7 @@ class ThumbnailSize(NamedTuple):
 
 
 def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
-    """Return an image's thumbnail size: at most one cell per pixel across and half a cell down."""
+    """Return an image's thumbnail size: a pixel gets at most one cell in width and half a cell in height."""
     if not (image.width and image.height):
         return ThumbnailSize(0, 0)
     scale = min(1.0, min(width, _WIDEST) / image.width, 2 * most_rows / image.height)
@@ -59,7 +59,7 @@ class Thumbnail:
 
 
 class Thumbnails:
-    """Makes thumbnails of a library's images, one at a time, in a thread; caches the latest."""
+    """Creates thumbnails of a library's images, one at a time, in a thread; caches the latest."""
 
     def __init__(self, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
         """library: a function that opens the image library; may raise EdgechatError."""
@@ -70,7 +70,7 @@ class Thumbnails:
         self._idle: asyncio.TimerHandle | None = None
 
     async def make(self, digest: str, size: ThumbnailSize) -> Thumbnail:
-        """Return a thumbnail, making it first if it is not cached."""
+        """Return a thumbnail, creating it first if it is not cached."""
         async with self._working:
             thumbnail = self._kept.get((digest, size)) or await self._made(digest, size)
             if thumbnail.lines:

@@ -95,7 +95,7 @@ class Transcript(VerticalScroll):
         self._tops: list[int] | None = None
         self._width = 80
         self._reading = (0, 0)
-        """The piece at the top of the screen, and the line in it."""
+        """The piece at the top of the screen, and the line within it."""
         self._unread = UnreadLines()
         self._filler = Static(classes="filler")
         self._arranged_height = 0
@@ -202,7 +202,7 @@ class Transcript(VerticalScroll):
     def _scroll_to_piece(self, index: int, line: int = 0) -> None:
         """Scroll a piece's line to the top of the screen; `line` may be negative."""
         self.release_anchor()
-        self._text_end = _FAR  # or the next layout would see the end on the screen, and stay there
+        self._text_end = _FAR  # otherwise the next layout would see the end on screen and stay there
         self._reading = (index, line)
         self._mount_near(max(0, self._positions()[index] + line))
         self._lay_out_again()
@@ -215,9 +215,9 @@ class Transcript(VerticalScroll):
         return self._finder is not None
 
     def find(self, finder: Finder | None, *, turn: str = "") -> bool:
-        """Mark words, and go to the first match, starting at `turn` or else at the top of the screen.
+        """Highlight words and go to the first match, starting at `turn` or else at the top of the screen.
 
-        Returns whether there are any. finder: None removes the marks.
+        Returns whether there are any matches. finder: None removes the highlighting.
         """
         self._finder, self._found = finder, None
         for piece in self.mounted_pieces:
@@ -278,7 +278,7 @@ class Transcript(VerticalScroll):
     def toggle_thoughts(self, turn: str = "") -> None:
         """Unfold everything in one turn, or the thinking in all turns.
 
-        If the last of these is unfolded, fold them all instead.
+        If the last of these is already unfolded, fold them all instead.
         """
         kind = FoldedPiece if turn else ThoughtPiece
         folded = [
@@ -435,7 +435,7 @@ class Transcript(VerticalScroll):
 
 
 class UnreadLines:
-    """Remembers where the text seen so far ends, as a line within a piece, since pieces may move."""
+    """Remembers where the text seen so far ends, as a line within a piece, because pieces may move."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -443,7 +443,10 @@ class UnreadLines:
         """A piece and a line in it; None while the end of the text is on screen."""
 
     def before_adding(self, heights: Sequence[int]) -> None:
-        """Remember where the text ends, before something is added out of view. heights: of the pieces."""
+        """Remember where the text ends, before something is added out of view.
+
+        heights: the height of each piece.
+        """
         if self._seen is None and heights:
             self._seen = (len(heights) - 1, heights[-1])
 

@@ -46,10 +46,10 @@ from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece
 
 Passages = Mapping[int, Attachment]
-"""Passages that a conversation's replies may cite, by number; more may be added."""
+"""Passages that a conversation's replies may cite, keyed by number; more may be added."""
 NO_PASSAGES: Passages = MappingProxyType({})
 _MOST_TOLD = 300
-"""Characters of a passage shown in the tooltip of its number."""
+"""Maximum number of characters of a passage to show in the tooltip for its number."""
 
 
 class ReplyPiece(Piece):
@@ -146,7 +146,7 @@ class CallPiece(FoldedPiece):
     """A tool call, folded until the user unfolds it."""
 
     def __init__(self, use: ToolUse, *, ended: bool = False) -> None:
-        """ended: whether the reply has ended, so that a call without a result will not get one."""
+        """ended: whether the reply has ended, in which case a call without a result will never get one."""
         super().__init__()
         self._ended = ended
         self._running = False
@@ -197,7 +197,7 @@ class CallPiece(FoldedPiece):
 
 
 class PassagesPiece(FoldedPiece):
-    """Passages, folded until the user unfolds them; clicking a name shows the passage."""
+    """Passages, folded until the user unfolds them. Clicking a name shows the passage."""
 
     def __init__(self, passages: Sequence[Attachment]) -> None:
         super().__init__("\n".join(one_line(one.name) for one in passages))
@@ -316,7 +316,7 @@ def _ending_of(turn: Turn) -> list[Piece]:
 
 
 def _thought_figures(turn: Turn) -> tuple[int, float]:
-    """Return the tokens and seconds of the thinking after a reply's last call."""
+    """Return how many tokens and seconds the thinking after a reply's last call took."""
     if turn.figures is None:
         return 0, 0.0
     tokens = turn.figures.thinking_tokens - sum(part.thinking_tokens for part in turn.rounds)
@@ -336,7 +336,7 @@ class ConversationView:
         self.pieces: list[Piece] = [welcome] if welcome is not None else []
         self._welcome = welcome
         self._passages: dict[int, Attachment] = {}
-        """Passages that the replies may cite, by number."""
+        """Passages that the replies may cite, keyed by number."""
         self._transcript: Transcript | None = None
 
     def show_in(self, transcript: Transcript, *, turn: str = "") -> None:
@@ -511,7 +511,7 @@ class LiveReply:
             if use.id in self._calls:
                 self._calls[use.id].show(use)
                 self._calls[use.id].finish()
-            else:  # not executed, since the reply was cut off
+            else:  # not executed, because the reply was cut off
                 self._view.add(*_of_turn(turn.id, [CallPiece(use, ended=True)]))
         for text in self._texts if turn.state == "complete" else ():
             text.finish()

@@ -27,7 +27,7 @@ _WORDMARK = (
 )
 """'edge' and 'chat' in block characters."""
 _LOW = 30
-"""Screen height in lines below which the wordmark takes one line."""
+"""Screen height, in lines, below which the wordmark takes up only one line."""
 _LEAST, _CARD = 24, 72
 """Minimum and maximum width of the card, in cells."""
 _LABEL = 9
@@ -59,7 +59,7 @@ def questions_for(model: str) -> tuple[str, ...]:
 
 
 class WelcomePiece(Piece):
-    """The start page of a new conversation; only the notes stay once there are turns."""
+    """The start page of a new conversation. Only its notes remain once there are turns."""
 
     def __init__(self, plan: LoadPlan | None = None) -> None:
         """plan: the plan of the model that will answer, if already known."""
@@ -120,7 +120,7 @@ class WelcomePiece(Piece):
 
     @property
     def _whereto(self) -> str:
-        """A sentence saying where the user's text is sent."""
+        """A sentence that says where the user's text is sent."""
         remote = self._plan.remote if self._plan is not None else None
         if remote is None or not remote.url:  # a server without a URL is edgechat's own child process
             return "What you write stays on this machine."

@@ -37,12 +37,12 @@ class AppScreen(Screen[ScreenResultType]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the screen is still open; its background work may outlive it."""
+        """Whether the screen is still open. Its background work may outlive it."""
         return self in self.app.screen_stack
 
 
 class ScreenScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """A list that has no keys: the screen's keys scroll it or move the focus within it."""
+    """A list without keys of its own: the screen's keys scroll it or move the focus within it."""
 
 
 class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
@@ -75,7 +75,7 @@ class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
 
 
 def error_text(error: EdgechatError) -> str:
-    """Return the message of an error, followed by its hint."""
+    """Return an error's message, followed by its hint."""
     return " ".join(filter(None, (error.message, error.hint)))
 
 

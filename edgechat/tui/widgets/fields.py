@@ -48,7 +48,7 @@ class Area(TextArea):
         await _run_own_binding(self, event)
 
     def render_line(self, y: int) -> Strip:
-        """Render a line; blank if there is no width to wrap the placeholder to."""
+        """Render a line; blank if there is no room for the wrapped placeholder."""
         return super().render_line(y) if self.content_size.width else Strip.blank(self.size.width)
 
     def _set_document(self, text: str, language: str | None) -> None:

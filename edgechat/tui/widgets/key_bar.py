@@ -12,13 +12,13 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 _LEAST_USEFUL = ("quit", "newline", "engine_room", "search", "thoughts", "complete", "retry")
-"""Actions whose keys are left out first if space is short."""
+"""Actions whose keys are the first to be left out when space is short."""
 _LAST = ("help", "quit")
 """Actions whose keys come last."""
 
 
 class _Key(NamedTuple):
-    """A key in the bar."""
+    """A key shown in the bar."""
 
     group: int
     """0: bound by the focused widget, 1: by the screen, 2: by the app."""
@@ -68,7 +68,7 @@ class KeyBar(Widget):
 
 
 def _fitting(keys: Sequence[_Key], width: int) -> Content:
-    """Join as many keys as fit, with narrower gaps if that helps; Help is left out last."""
+    """Join as many keys as fit, with narrower gaps if that helps. Help is the last to be left out."""
     keys = list(keys)
     while keys:
         for gap, rule in (("  ", "  │  "), ("  ", " │ "), ("  ", "  ")):

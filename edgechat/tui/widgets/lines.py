@@ -1,4 +1,4 @@
-"""Lines around the prompt: engine activity, count of new lines, status bar."""
+"""Lines around the prompt: engine activity, number of new lines, status bar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgechat.base.text import by_drafts, one_line
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_WIDTH = 16
 _CELLS = 24
-"""Maximum width of the prompt's map, in cells."""
+"""Maximum width of the map of the prompt, in cells."""
 _CACHED, _READ, _UNREAD = ("▒", "$primary"), ("▓", "$success"), ("·", "dim")
 """Marks and styles, the same as in the engine room's cache map."""
 _Parts = list[Content | str | tuple[str, str]]
@@ -26,7 +26,7 @@ _Parts = list[Content | str | tuple[str, str]]
 class Activity(Static):
     """A spinner, a label, and a progress bar if the progress is known; empty when idle.
 
-    While a prompt is read, the bar is a small map of the cache: cached, read and unread parts.
+    While a prompt is being read, the bar is a small map of the cache: cached, read and unread parts.
     """
 
     DEFAULT_CSS = """
@@ -80,7 +80,7 @@ class Activity(Static):
         return ["━" * done, ("━" * (_BAR_WIDTH - done), "dim")]
 
     def _cells(self, share: float, cached: float) -> _Parts:
-        """Return the prompt's map: characters for its parts, at least one for each part that is not empty."""
+        """Return the map of the prompt: characters for its parts, at least one for each that is not empty."""
         n = max(8, min(_CELLS, self.content_size.width - len(self._text) - 10))
         n_cached = min(n - 2, max(1, round(cached * n))) if cached else 0
         n_done = min(n, max(n_cached + (share > cached), round(share * n)))
@@ -105,7 +105,7 @@ class StatusBar(Widget):
     speed = reactive(0.0)
     """Tokens per second in the current or last reply; 0 before the first."""
     speedup = reactive(0.0)
-    """Speedup of the last reply from drafting; 0 without drafts."""
+    """The last reply's speedup from drafting; 0 without drafts."""
     used: reactive[int | None] = reactive(0)
     """Context tokens used by the conversation; None if unknown."""
     context = reactive(0)
@@ -150,7 +150,7 @@ class StatusBar(Widget):
 
 
 class NewLines(Static):
-    """The number of new lines below the visible ones, hidden if zero. Clicking it scrolls there."""
+    """The number of new lines below the visible ones; hidden if zero. Clicking it scrolls down to them."""
 
     DEFAULT_CSS = """
     NewLines {

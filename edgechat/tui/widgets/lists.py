@@ -19,9 +19,10 @@ from textual.widgets.option_list import Option
 
 
 def cursor_style(widget: Widget, part: str) -> Style:
-    """Return the style of a component of a widget.
+    """Return the style of one of a widget's components.
 
-    Like `Widget.get_visual_style`, which drops reverse video. Reversed components are not underlined.
+    This is like `Widget.get_visual_style`, but preserves reverse video. Reversed components are not
+    underlined.
     """
     style = widget.get_visual_style(part)
     is_reverse = widget.get_component_styles(part).text_style.reverse
@@ -56,7 +57,7 @@ class ListLine:
 
 
 class KeyedList(CursorLine, inherit_bindings=False):
-    """A list that keeps the cursor on its key while lines come and go. The screen handles Enter."""
+    """A list that keeps the cursor on its key as lines come and go. The screen handles Enter."""
 
     DEFAULT_CSS = """
     KeyedList, KeyedList:focus {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _GAP = 1
 _LONGEST = 30
-"""Maximum characters shown of a name."""
+"""Maximum number of characters to show of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Chips(Widget):
         return Content("\n").join([edges[0], row, edges[1]])
 
     def _fitting(self) -> list[Chip]:
-        """Return as many of the first chips as fit."""
+        """Return the chips that fit, starting with the first."""
         room = self.content_size.width
         shown: list[Chip] = []
         for number, chip in enumerate(self._chips):
@@ -134,7 +134,7 @@ class Suggestion:
 
 
 class Completions(Widget):
-    """List of completions with a current choice; hidden if empty.
+    """A list of completions, one of which is selected; hidden if empty.
 
     Its frame shows the position in the list, and what the keys do.
     """
@@ -238,14 +238,14 @@ class WaitingQuestions(Widget):
         self._questions: list[str] = []
 
     def show(self, questions: Sequence[str]) -> None:
-        """Replace the questions, which are in the order of sending."""
+        """Replace the questions, which are given in the order in which they will be sent."""
         self._questions = list(questions)
         self.set_class(bool(questions), "-some")
         self.refresh(layout=True)
 
     @property
     def _first(self) -> int:
-        """Index of the first question shown; if there are many, only the last ones are shown."""
+        """Index of the first question to show. If there are many, only the last ones are shown."""
         return max(0, len(self._questions) - _MOST_QUESTIONS)
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:

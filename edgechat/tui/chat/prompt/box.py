@@ -29,10 +29,10 @@ Span = tuple[int, int]
 
 
 class PromptBox(Area):
-    """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J begin a new line.
+    """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J start a new line.
 
-    Up in the first line and Down in the last one step through earlier questions. In an empty box, Up
-    takes back a waiting question. While `completions` is open, Up, Down, Tab, Enter and Escape apply to it.
+    Up in the first line and Down in the last one step through earlier questions. In an empty box, Up takes
+    back a waiting question. While `completions` is open, Up, Down, Tab, Enter and Escape apply to it.
     """
 
     DEFAULT_CSS = """
@@ -68,7 +68,7 @@ class PromptBox(Area):
 
     @dataclass
     class Pasted(Message):
-        """A paste that may become an attachment; `release` lets the keys after it through."""
+        """A paste that may become an attachment. Call `release` to let the keys that follow it through."""
 
         text: str
         release: Callable[[], None]
@@ -86,7 +86,7 @@ class PromptBox(Area):
         """A request for the history."""
 
     class TakesBack(Message):
-        """A request to take back a waiting question: Up in an empty box."""
+        """A request to take back a waiting question, sent when Up is pressed in an empty box."""
 
     class WantsTurns(Message):
         """A request to focus the turns."""
@@ -96,7 +96,7 @@ class PromptBox(Area):
 
     @dataclass
     class Unfilled(Message):
-        """A saved prompt's variable has not been filled in; Enter sends it anyway."""
+        """A variable of a saved prompt has not been filled in. Pressing Enter again sends the text anyway."""
 
         variable: str
 
@@ -164,7 +164,7 @@ class PromptBox(Area):
             self.post_message(self.ClearUndone())
 
     def replace_text(self, text: str) -> None:
-        """Replace the text; undo restores the old one."""
+        """Replace the text; undo restores the previous one."""
         self.history.checkpoint()
         self.replace(text, (0, 0), self.document.end)
         self.history.checkpoint()
@@ -210,7 +210,7 @@ class PromptBox(Area):
         return self._completions.is_open and self._completions.typed == self.text_before
 
     def _complete_by_key(self, key: str) -> bool:
-        """Handle a key of the completion list; return False if the list has no use for it."""
+        """Handle a key for the completion list; return False if the list does not use it."""
         choice = self._completions.choice
         assert choice is not None
         typed = self.text_before[choice.start :]
@@ -262,14 +262,14 @@ class PromptBox(Area):
         self._type("\n", *self.selection)
 
     def action_complete(self) -> None:
-        """Accept a completion, or select the next variable of a saved prompt, or go to the turns."""
+        """Accept a completion, select the next variable of a saved prompt, or go to the turns."""
         if self._has_completions():
             self.accept()
         elif not self.select_variable(max(self.selection)):
             self.post_message(self.WantsTurns())
 
     def select_variable(self, after: Location) -> bool:
-        """Select the next variable of a saved prompt; return whether there is one."""
+        """Select the next variable in a saved prompt; return whether there is one."""
         text, document = self.text, self.document
         if "{" not in text:
             return False
@@ -284,7 +284,7 @@ class PromptBox(Area):
         self.post_message(self.WantsEditor())
 
     def _step_history(self, by: int) -> None:
-        """Show an earlier (1) or later (-1) question; after the latest comes the user's own text."""
+        """Show an earlier (1) or later (-1) question. After the latest one comes the user's own text."""
         if self._history_index < 0 and by > 0 and not self._history:
             self.post_message(self.WantsHistory())
             return
@@ -336,6 +336,6 @@ def variables_in(texts: Iterable[str]) -> frozenset[str]:
 
 
 def next_variable(text: str, names: Collection[str], start: int) -> Span | None:
-    """Return the next of these variables at or after `start`, or else the first; None if there are none."""
+    """Return the next of these variables from `start` on, else the first; None if there are none."""
     spans = [match.span() for match in _VARIABLE.finditer(text) if match[0] in names]
     return next((span for span in spans if span[0] >= start), spans[0] if spans else None)

@@ -35,13 +35,13 @@ _FRESH = 10.0
 _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 _FILE_COMMANDS = {command.name for command in commands_of("app") if command.argument == "FILE"}
 _FOLDER_COMMANDS = {command.name for command in commands_of("app") if "FOLDER" in command.argument}
-"""Commands whose argument may be a path, and counts as one if it looks like one."""
+"""Commands whose argument may be a path; it is treated as one if it looks like one."""
 
 Rank = tuple[int, int, int, str]
 
 
 _MAX_PROBLEM = 70
-"""Maximum length of a problem in characters."""
+"""Maximum number of characters in the description of a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TypedPath:
 
     path: str
     start: int
-    """Position in the text where a completion starts to replace it, including any @."""
+    """Position in the text from which a completion replaces it, including any @."""
     after_at: bool
     folders_only: bool = False
 
@@ -125,10 +125,10 @@ class FileFinder:
 
 
 def rank(query: str, path: str, lower: str) -> Rank | None:
-    """Return a rank for how well a query matches a path, smaller being better; None if it does not.
+    """Rank how well a query matches a path, a lower rank being better; None if it does not match.
 
-    Names that start with the query come first, then names and paths that contain it, then those that
-    contain its letters in order, the closer together the better. query, lower: in lower case.
+    Names that start with the query come first, then names and paths that contain it, then those that contain
+    its letters in order, with letters close together ranking better. query, lower: in lower case.
     """
     name = lower.rstrip("/").rpartition("/")[2]
     if query in name:
@@ -143,7 +143,7 @@ def rank(query: str, path: str, lower: str) -> Rank | None:
 
 
 def _span(query: str, text: str) -> int:
-    """Return the length of the shortest substring with all the letters in order; 0 if there is none."""
+    """Return the length of the shortest substring that has all letters in order; 0 if there is none."""
     shortest = 0
     start = text.find(query[0])
     while start >= 0:
@@ -203,11 +203,11 @@ class NamedFolder:
 
     path: str
     chip: Chip | None = None
-    """None if it contains no documents."""
+    """The chip to show for it; None if the folder contains no documents."""
 
 
 class NamedFiles:
-    """Files and folders named in the prompt. Files are read once, and again if changed; folders once."""
+    """Files and folders named in the prompt. Folders are read once; files are read again if they change."""
 
     def __init__(self) -> None:
         self.found: list[NamedImage] = []
@@ -231,7 +231,7 @@ class NamedFiles:
         self.folders = [folders[path] for path in paths]
 
     def clear(self) -> None:
-        """Forget everything once the text is sent."""
+        """Forget everything. Called once the text has been sent."""
         self.found, self.folders = [], []
 
     def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage | NamedFolder]:
@@ -249,7 +249,7 @@ def _surveyed(path: str) -> NamedFolder:
 
     try:
         root = root_of(path)
-    except DocumentError:  # removed in the meantime
+    except DocumentError:  # it has since been removed
         return NamedFolder(path)
     name = f"{one_line(root.name, 30)}/"
     known = collection_at(root)
@@ -266,7 +266,7 @@ def _surveyed(path: str) -> NamedFolder:
 def _version(path: str) -> tuple[int, int]:
     try:
         about = Path(path).expanduser().stat()
-    except OSError:  # removed in the meantime
+    except OSError:  # it has since been removed
         return 0, 0
     return about.st_mtime_ns, about.st_size
 
@@ -279,7 +279,7 @@ def _read(library: ImageLibrary, path: str, version: tuple[int, int]) -> NamedIm
 
 
 def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Suggestion]:
-    """Return the completions of a command.
+    """Return the completions for a command.
 
     arguments: returns a command's possible arguments, each with a short description.
     """

@@ -51,7 +51,7 @@ class PromptPane(Vertical):
 
     @dataclass
     class Asked(Message):
-        """A question with its attachments."""
+        """The user asked a question, with its attachments."""
 
         text: str
         attachments: tuple[Attachment, ...]
@@ -59,7 +59,7 @@ class PromptPane(Vertical):
 
     @dataclass
     class Commanded(Message):
-        """A command."""
+        """The user entered a command."""
 
         name: str
         argument: str
@@ -114,7 +114,7 @@ class PromptPane(Vertical):
         self.screen.refresh_bindings()
 
     def clear(self) -> bool:
-        """Remove text and attachments, which undo restores; return whether there were any."""
+        """Remove the text and attachments, which undo restores; return whether there were any."""
         if not (self.box.text or self.attachments or self.images):
             return False
         self._cleared = self.attachments, self.images
@@ -286,7 +286,7 @@ class PromptPane(Vertical):
 
     @on(Chips.Removed)
     def _remove(self, event: Chips.Removed) -> None:
-        """Remove a chip's attachment. Images come first, then texts, then files named in the text."""
+        """Remove a chip's attachment. The chips show images, then texts, then files named in the text."""
         images, attachments, at = self.images, self.attachments, event.number
         if at < len(images):
             self._set_attached(attachments, images[:at] + images[at + 1 :])

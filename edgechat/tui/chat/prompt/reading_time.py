@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _MANY_TOKENS, _LONG_SECONDS = 1000, 10.0
 """A prompt at or below both limits gets no note."""
 _TELLING = 256
-"""Minimum tokens that a reply must have read for its speed to be used."""
+"""Minimum number of tokens that a reply must have read for its speed to count."""
 _SAMPLE = 1000
-"""Prompt length in tokens for which a plan predicts the speed."""
+"""Length, in tokens, of the prompt for which a plan predicts the speed."""
 
 
 class ReadingTime:
@@ -54,7 +54,7 @@ def tokens_of(attachment: Attachment) -> int:
 def notice(n: int, wait: float, context: int) -> str:
     """Return a note about a prompt of n tokens; '' if it is short and quick to read.
 
-    wait: seconds to read it. context: context length in tokens. Both are 0 if unknown.
+    wait: how long reading it takes, in seconds. context: context length in tokens. Both are 0 if unknown.
     """
     if 0 < context < n:
         return f"~{n:,} tokens, more than the context of {context:,}"
