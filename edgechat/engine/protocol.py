@@ -141,7 +141,7 @@ class Engine(Protocol):
         ...
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of the log, reduced to printable characters; '' if there is no log."""
+        """Return the end of the log as printable text; '' if there is no log."""
         ...
 
     async def close(self) -> None:
