@@ -168,7 +168,7 @@ def _is_apu(folder: Path) -> bool:
 
 
 _WSL = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
-"""The library of the Windows driver under WSL, which the loader does not find by itself."""
+"""The Windows driver's library under WSL. The loader does not find it by itself."""
 _MAX_CARDS = 64
 
 

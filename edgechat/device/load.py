@@ -65,7 +65,7 @@ def moment(root: Path = Path("/")) -> LoadSample:
 def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> Disturbance | None:
     """Return what may have slowed down this process's work between two samples.
 
-    threads: how many threads computed all the time; None if an accelerator computed.
+    threads: how many threads computed all the time; None if an accelerator did the computing.
     """
     wall, own = max(after.wall - before.wall, 1e-9), after.own - before.own
     others = (after.busy - before.busy - own) / wall

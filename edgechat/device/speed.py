@@ -161,7 +161,7 @@ def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
 
 
 def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
-    """Store a measurement. Failures are ignored, because it can be measured again."""
+    """Store a measurement. Failures are ignored, because the speed can be measured again."""
     key = _key(cpu, device)
     others = {name: other for name, other in _read().items() if name != key}
     newest = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_MAX_ENTRIES + 1 :])

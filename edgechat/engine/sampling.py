@@ -164,9 +164,9 @@ class Sampler:
 
 
 def accepts(p: float, q: float, number: float) -> bool:
-    """Return True if a drafted token is accepted, given its target and draft probabilities and a number.
+    """Return True if a drafted token is accepted.
 
-    p: probability in the target. q: probability in the draft. number: random, from 0 to 1.
+    p, q: its probability in the target and in the draft. number: random, from 0 to 1.
     """
     return number * q < p
 

@@ -190,7 +190,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     hears: bool = False
     """Whether the model accepts sounds."""
     no_vision: str = ""
-    """Why the model accepts neither although there is a projector for it; otherwise ''."""
+    """Why it accepts neither images nor sounds although a projector is available; otherwise ''."""
     template: Literal["own", "chatml"]
     """chatml: the file has no template, so the most common one is used."""
     load_ms: float
@@ -261,12 +261,12 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
 MOST_CHARACTERS = 2**20
 """Maximum length of text to translate: more than any context holds, but tokenized within about a second."""
 MOST_WITH_MARKS = 2**15
-"""The same if control tokens are parsed, which takes quadratic time if there are many."""
+"""The limit when control tokens are parsed, which takes quadratic time if there are many."""
 MOST_TOKENS = 2**17
 """Maximum number of tokens to translate."""
 
 Translatable = str | tuple[int, ...] | ChatRequest
-"""Text, tokens, or a chat request, of which the prompt is translated."""
+"""Text, tokens, or a chat request, which stands for its prompt."""
 
 
 class Translate(msgspec.Struct, frozen=True, tag=True):

@@ -65,7 +65,7 @@ class EmbeddingBatch:
     ) -> None:
         """Lay out embeddings [n, n_embd] at positions [1 or 4, n].
 
-        all_rows: whether the logits of all rows are wanted, rather than none.
+        all_rows: whether logits are wanted for all rows or for none.
         """
         (n, n_embd), (n_numbers, n_positions) = embeddings.shape, positions.shape
         if n != n_positions:

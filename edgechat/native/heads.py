@@ -130,7 +130,10 @@ class EagleContext(HeadContext):
     kind: Literal["mtp", "eagle3"] = "eagle3"
 
     def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
-        """Allocate; make the target store the inputs of three of its layers. Raises LoadFailed."""
+        """Allocate the context and make the target store the inputs of three of its layers.
+
+        Raises LoadFailed.
+        """
         self._inputs = _Inputs()
         # The state after the last layer would also be possible, but no published draft uses it.
         self._layers = self._inputs.layers(model)

@@ -41,7 +41,9 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     """Number of tokens in a micro-batch. The compute buffers grow with it."""
     n_seq_max: int = 4
     n_outputs_max: int = 4
-    """Maximum rows of logits in a call. 0 means n_batch; llama.cpp aborts if others are below n_seq_max."""
+    """Maximum rows of logits in a call; 0 means n_batch. Any other value must be at least n_seq_max, or
+    llama.cpp aborts.
+    """
     n_rs_seq: int = 0
     """Number of snapshots of the recurrent state per sequence."""
     flash_attention: bool = True
@@ -50,8 +52,8 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     reranks: bool = False
     """With `embeddings`, let the model's classification head score each sequence instead."""
     devices: tuple[str, ...] = ()
-    """llama.cpp's names for the accelerators to use, in layer order, or 'MLX' for Apple's. Empty uses only
-    the CPU.
+    """llama.cpp's names for the accelerators to use, in layer order, or 'MLX' for Apple's. If empty, only
+    the CPU is used.
     """
     split: tuple[int, ...] = ()
     """Number of layers on each of `devices`; together they are the model's last layers. The output tensors

@@ -114,7 +114,7 @@ class NativeVocabulary:
         return self.piece_of(token, special=True) if special else self._piece(token)
 
     def control_texts(self) -> list[str]:
-        """Return the texts of control tokens in a microsecond per token; see `Vocabulary.control_texts`."""
+        """Return the texts of control tokens, taking 1 us per token; see `Vocabulary.control_texts`."""
         attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]

@@ -47,8 +47,8 @@ from edgechat.native.accelerators import rpc
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 60.0
-"""After the first heartbeat, the user counts as gone if none arrives for this many seconds. If the network
-fails, sshd would wait for hours.
+"""After the first heartbeat, the user counts as gone if no other arrives for this many seconds. If the
+network fails, sshd would wait for hours.
 """
 _START_SECONDS = 30.0
 _CACHE_BYTES, _CACHE_SHARE = 32 << 30, 0.2
@@ -80,7 +80,7 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
 
 
 def main() -> None:
-    """Serve the offer in the first line of input, as a child process that measures this machine."""
+    """Serve the offer in the first line of input. Runs in a child process that measures this machine."""
     incoming, outgoing = spawn.adopt_pipe()
     if line := incoming.readline(MOST_BYTES):
         serve(msgspec.json.decode(line, type=Offer), (incoming, outgoing), cached=False)

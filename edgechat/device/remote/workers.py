@@ -285,7 +285,7 @@ def _free_port() -> int:
 
 
 _AGAIN = 300.0
-"""How long to wait before reconnecting to a lost worker, in seconds. It would soon be lost again."""
+"""Seconds to wait before reconnecting to a lost worker, which would otherwise soon be lost again."""
 _NOTICED = 3.0
 """How long it may take to notice that a worker is lost after an engine that used it has died, in seconds."""
 

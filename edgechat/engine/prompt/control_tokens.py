@@ -85,7 +85,7 @@ class ControlTokens:
         return self._break.join(text[a:b] for a, b in itertools.pairwise(cuts))
 
     def _marks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the start and end of each control token in `text`; if several start together, the longest."""
+        """Yield the span of each control token in `text`; if several start together, only the longest."""
         for match in self._firsts.finditer(text):
             start = match.start()
             for length in self._lengths:

@@ -1,4 +1,4 @@
-"""Prompts: turn a request's messages into tokens, and find what all possible next prompts start with."""
+"""Prompts: turn a request's messages into tokens, and find the common start of all possible next prompts."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Prompts:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
-        """Return what all possible next prompts after `reply` start with.
+        """Return the start that all possible next prompts after `reply` have in common.
 
         It ends before the next question, and stays valid unless that question is so long that turns must be
         dropped. Returns None if the template rejects the chat or the chat does not fit.

@@ -95,7 +95,7 @@ PlacedLogprobs = tuple[int, TokenLogprobs]
 class Logprobs:
     """Logprobs of a reply's tokens. Each is returned along with the text in which its token begins.
 
-    There are no logprobs for thoughts, calls and text that is never shown (marks, text after a stop string).
+    There are no logprobs for thoughts, calls or text that is never shown (marks, text after a stop string).
     """
 
     def __init__(self, vocabulary: Vocabulary, others: int) -> None:

@@ -216,7 +216,7 @@ class _CallRules:
         return rule
 
     def delimiters(self) -> tuple[str, str, str]:
-        """Return the text before the first call, between calls ('': only one call) and after the last."""
+        """Return the expressions before the first call, between calls ('': only one) and after the last."""
         family = self._family
         if family.name in ("llama", "harmony"):
             return "", "", ""

@@ -266,7 +266,7 @@ class Format:
     inside: tuple[str, ...] = ()
     """Other marks that occur inside headers and bodies."""
     unless: str = ""
-    """A template that contains this text does not belong to the family; '' rules out nothing."""
+    """A template that contains this text does not belong to the family. Not used if ''."""
     several: bool = False
     """Whether several bodies may follow one another."""
     single: bool = False

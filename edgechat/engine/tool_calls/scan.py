@@ -31,7 +31,7 @@ class JsonScan:
     def feed(self, text: str) -> int | None:
         """Return where the body ends in this piece; None if it goes on. Raises ValueError if it is not JSON.
 
-        Brackets are only counted, and may be of different kinds: the parser checks the rest.
+        Brackets are only counted, not matched: the parser checks the rest.
         """
         at = 0
         while at < len(text):
