@@ -271,7 +271,7 @@ class EngineCore:
         try:
             logits = self._decode(planned)
         except CacheFull:
-            self._make_room(planned)  # the next step plans a smaller batch
+            self._make_room(planned)  # the next step plans a batch that fits
             return
         except Interrupted as early:
             self.scheduler.interrupted(planned, early.n_kept)
