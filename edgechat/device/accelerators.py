@@ -1,8 +1,8 @@
 """Accelerators with their available memory, merged from several sources.
 
 ggml lists the devices on which this build of llama.cpp can compute. The driver (NVML), the kernel (sysfs) and
-torch also know about cards that it cannot use, and about memory taken by other programs. A source reports
-each card as a GpuReading; readings are matched by PCI address, or by vendor if a source has none.
+torch also know about cards that this build cannot use, and about memory used by other programs. Each source
+reports a card as a GpuReading. Readings are matched by PCI address, or by vendor if a source has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Vendor = Literal["nvidia", "amd", "intel", "apple", "other"]
 Source = Literal["ggml", "nvml", "kernel", "torch"]
 
 _SAME = 0.1
-"""Totals that differ by less than this share belong to the same memory."""
+"""If two totals differ by less than this fraction, both describe the same memory."""
 _BACKENDS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "MTL": "apple"}
 _WORDS: tuple[tuple[str, Vendor], ...] = (
     ("nvidia", "nvidia"),
@@ -33,7 +33,7 @@ _WORDS: tuple[tuple[str, Vendor], ...] = (
     ("apple", "apple"),
 )
 _SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
-"""Vulkan drivers that compute on the CPU, more slowly than the CPU backend."""
+"""Vulkan drivers that compute on the CPU, where they are slower than the CPU backend."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +43,14 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     vendor: Vendor
     name: str = ""
     pci: str | None = None
-    """'0000:c1:00.0', lower case."""
+    """The PCI address in lower case, such as '0000:c1:00.0'."""
     total: int = 0
-    """Bytes; 0 if the source does not know."""
+    """In bytes; 0 if the source does not know."""
     free: int = 0
     shares_ram: bool | None = None
     """None if the source does not know."""
     set_aside: int = 0
-    """Bytes of `free` that the firmware has reserved in RAM for this card."""
+    """How many bytes of `free` the firmware has reserved for this card in RAM."""
     device: str | None = None
     """llama.cpp's name for the card, which only ggml knows."""
 
@@ -62,19 +62,19 @@ class Accelerator:
     name: str
     vendor: Vendor
     devices: tuple[str, ...]
-    """llama.cpp's names for it, best first: 'CUDA0', 'Vulkan0'; empty if this build cannot use it."""
+    """llama.cpp's names for the device, best first: 'CUDA0', 'Vulkan0'. Empty if this build cannot use it."""
     total: int
-    """Maximum bytes that a program can allocate; 0 if unknown."""
+    """The most bytes that a program can allocate; 0 if unknown."""
     free: int
-    """Bytes that can be allocated now: at most `total`, and at most the available RAM if that is shared."""
+    """Bytes that can be allocated now: at most `total` and, for shared memory, at most the available RAM."""
     shares_ram: bool
-    """Whether its memory is RAM, which must then be counted only once."""
+    """Whether its memory is part of RAM, which must then be counted only once."""
     own: int
-    """Bytes of `free` that are not in RAM: all of them, unless it shares RAM."""
+    """Bytes of `free` that are not part of RAM: all of them, unless the device shares RAM."""
     pci: str | None
     sources: tuple[Source, ...]
     worker: str = ""
-    """Address of the worker that lends it; empty for a device in this machine."""
+    """Address of the worker that lends the device; empty for a device in this machine."""
 
     @property
     def usable(self) -> bool:
@@ -88,7 +88,7 @@ class Accelerator:
 
 
 def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
-    """Return ggml's devices that can hold layers, omitting Vulkan drivers that compute on the CPU."""
+    """Return ggml's devices that can hold layers, except Vulkan drivers that compute on the CPU."""
     readings: list[GpuReading] = []
     for device in devices:
         description = device.description.lower()
@@ -104,7 +104,8 @@ def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
             pci=device.device_id,
             total=device.total,
             free=device.free,
-            # Metal lists every card as a GPU; only AMD's, in Macs with Intel CPUs, have their own memory.
+            # Metal lists every card as a GPU, but only AMD cards, in Macs with Intel CPUs, have dedicated
+            # memory.
             shares_ram=device.kind == "igpu" or (device.backend == "MTL" and vendor != "amd"),
             device=device.name,
         )
@@ -113,7 +114,7 @@ def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
 
 
 def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
-    """Merge the readings of each card; if sources disagree, the first wins.
+    """Merge the readings for each card. If sources disagree, the first one wins.
 
     readings: the most trusted source first. memory: the RAM, for cards that share it.
     """
@@ -128,13 +129,13 @@ def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, 
 
 
 def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
-    """Return the known card that a reading belongs to, by address, else by vendor; None for a new card."""
+    """Return the known card that a reading is about, by address or else by vendor; None for a new card."""
     for card in cards:
         if reading.pci and any(known.pci == reading.pci for known in card):
             return card
     for card in cards:
         told_apart = reading.pci and any(known.pci for known in card)
-        # If the source, or ggml's backend, has already listed the card, this is another card.
+        # If the source (or ggml's backend) has already listed this card, the reading is about another one.
         listed = any(_listed_by(known) == _listed_by(reading) for known in card)
         if card[0].vendor == reading.vendor and not told_apart and not listed:
             return card
@@ -149,8 +150,9 @@ def _listed_by(reading: GpuReading) -> tuple[Source, str]:
 def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
     knowing = [reading for reading in card if reading.total > 0]
     total = knowing[0].total if knowing else 0
-    # Totals may differ in meaning: the whole card or a slice of it, one heap or all. Where they agree, the
-    # smallest free figure is right: it includes a program that the others overlook.
+    # Totals can mean different things: the whole card or a slice of it, one heap or all heaps. Among sources
+    # whose totals agree, the smallest free figure is right: it accounts for a program that the others
+    # overlook.
     same = [reading for reading in knowing if abs(reading.total - total) <= _SAME * total]
     free = min([total, *(max(0, reading.free) for reading in same)])
     shares = next((reading.shares_ram for reading in card if reading.shares_ram is not None), False)

@@ -1,7 +1,7 @@
-"""Control groups of this process, innermost first, for cgroup v1 and v2.
+"""Control groups of this process, innermost first, in cgroup v1 and v2.
 
 Limits on ancestors apply too, so every group up to the mount point is listed. In a container, the file system
-may show our own group as its root or hide the names above it. Then only the mount point is visible, and its
+may show our own group as its root, or hide the groups above it. Then only the mount point is visible, and its
 limits apply.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-r"""An escape in mountinfo: \040 is a space."""
+r"""An octal escape in mountinfo: \040 is a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy, whose group `top` is visible at the path `point`."""
+    """A mounted hierarchy, in which the group `top` is visible at the path `point`."""
 
     version: Literal[1, 2]
     controllers: frozenset[str]
@@ -37,7 +37,8 @@ class _Mount:
 def groups(controller: str, root: Path = Path("/")) -> list[Group]:
     """Return the groups that may limit this process through `controller` ("cpu" or "memory").
 
-    Both cgroup versions are included. Empty without control groups. root: folder with /proc and /sys.
+    Both cgroup versions are included. The result is empty without control groups. root: the folder that
+    contains /proc and /sys.
     """
     memberships = _memberships(root)
     result: list[Group] = []
@@ -51,7 +52,7 @@ def groups(controller: str, root: Path = Path("/")) -> list[Group]:
 
 
 def _memberships(root: Path) -> dict[str, PurePosixPath]:
-    """Return our group's path by controller; version 2 has one path for all, under ''."""
+    """Return our group's path for each controller; version 2 has one path for all controllers, under ''."""
     paths: dict[str, PurePosixPath] = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -97,13 +98,13 @@ def read_text(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the number in a /sys file; None if it is missing, 'max' or not a number."""
+    """Return the number in a /sys file; None if the file is missing, or holds 'max' or something else."""
     text = read_text(path).strip()
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
 def read_table(path: Path) -> dict[str, int]:
-    """Return the numbers in a file by name. Lines are `name number` or 'Name:  number kB' (left in kB)."""
+    """Return the numbers in a file, by name. Lines are `name number` or 'Name:  number kB' (left in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
         fields = line.replace(":", " ").split()

@@ -1,6 +1,7 @@
-"""The processor: its cores, which of them are usable, the number of threads, and instruction sets.
+"""The processor: its cores, which of them this process may use, the number of threads, and instruction sets.
 
-Linux provides files in /sys and /proc, macOS sysctl; elsewhere, psutil knows only the number of cores.
+On Linux, the data comes from /sys and /proc; on macOS, from sysctl. Elsewhere, psutil provides only the
+number of cores.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from edgechat.device.cgroup import groups, read_number, read_text
 
 _CPUS = "sys/devices/system/cpu"
-# Little cores of an ARM chip have 0.2 to 0.5 of the largest core's capacity, middle ones 0.6 and more.
+# Small ARM cores have 0.2 to 0.5 of the capacity of the largest core; medium cores have at least 0.6.
 _FAST_CAPACITY = 0.6
 
 
@@ -26,7 +27,7 @@ class Core:
 
     cpus: tuple[int, ...]
     fast: bool = True
-    """Whether it is a performance core, as all are on a chip with one kind of core."""
+    """Whether it is a performance core. If a chip has only one kind of core, all of them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class Cpu:
     name: str
     cores: tuple[Core, ...]
     allowed: frozenset[int]
-    """Logical CPUs in the affinity mask of this process."""
+    """The logical CPUs in this process's affinity mask."""
     quota: float | None = None
-    """Tightest CPU quota of any control group, in CPUs; None without a limit."""
+    """The tightest CPU quota in any control group, in CPUs; None if there is no quota."""
 
     @property
     def logical(self) -> int:
@@ -62,15 +63,15 @@ class Cpu:
 
     @property
     def usable(self) -> tuple[Core, ...]:
-        """Cores that this process may run on."""
+        """The cores that this process may run on."""
         return tuple(core for core in self.cores if not self.allowed.isdisjoint(core.cpus))
 
 
 def choose_threads(cpu: Cpu) -> tuple[int, str]:
-    """Return the best number of threads, and the reason as a sentence.
+    """Return the best number of threads and the reason, as a sentence.
 
-    One thread per performance core: a second thread on a core shares its arithmetic units, and a slow core
-    makes all others wait at the end of every layer.
+    One thread per performance core: a second thread on a core would compete for its arithmetic units, and a
+    slow core would make all others wait at the end of every layer.
     """
     fast = [core for core in cpu.usable if core.fast]
     chosen = fast or list(cpu.usable)
@@ -96,7 +97,7 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
 
 
 def thread_counts(cpu: Cpu) -> dict[int, str]:
-    """Return the candidates for the fastest number of threads, most likely first, with descriptions."""
+    """Return the thread counts worth trying, most promising first, each with a description."""
     allowed = [len(cpu.allowed.intersection(core.cpus)) for core in cpu.usable]
     counts = (
         (choose_threads(cpu)[0], "one for each performance core" if cpu.efficiency else "one for each core"),
@@ -112,10 +113,10 @@ def thread_counts(cpu: Cpu) -> dict[int, str]:
 
 
 def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> Cpu:
-    """Return the CPU of this machine.
+    """Return this machine's CPU.
 
-    root: folder with /proc and /sys. allowed: the logical processors that this process may use; None asks the
-    system.
+    root: the folder that contains /proc and /sys. allowed: the logical processors that this process may use;
+    None asks the system.
     """
     listed = re.findall(r"^processor\s*: ([0-9]+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
     online = parse_list(read_text(root / _CPUS / "online") or ",".join(listed))
@@ -126,12 +127,12 @@ def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> C
         return _portable()
     if allowed is None:
         allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else online
-    # A container may show processors numbered from 0 while the affinity has the host's numbers.
+    # A container may number processors from 0, while the affinity mask uses the host's numbers.
     return Cpu(_name(root), _cores(root, online), (allowed & online) or online, _quota(root))
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Return the numbers in a list in the kernel's notation ('0-3,8'); empty if malformed."""
+    """Return the numbers in a list as the kernel writes it ('0-3,8'); empty if malformed."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
@@ -159,7 +160,7 @@ def _cores(root: Path, online: frozenset[int]) -> tuple[Core, ...]:
 
 
 def _cores_by_cpuinfo(root: Path) -> dict[int, frozenset[int]]:
-    """Return all processors on each logical processor's core, from /proc/cpuinfo on x86."""
+    """Map each logical processor to all logical processors on its core, using /proc/cpuinfo (x86 only)."""
     cores: dict[tuple[str, str], set[int]] = {}
     for block in read_text(root / "proc/cpuinfo").split("\n\n"):
         facts = dict(re.findall(r"^([^:\t]+?)\s*: ?(.*)$", block, re.MULTILINE))
@@ -170,7 +171,7 @@ def _cores_by_cpuinfo(root: Path) -> dict[int, frozenset[int]]:
 
 
 def _slow(root: Path, online: frozenset[int]) -> frozenset[int]:
-    """Return the logical processors of efficiency cores."""
+    """Return the logical processors that belong to efficiency cores."""
     if parse_list(read_text(root / "sys/devices/cpu_core/cpus")):  # an Intel hybrid
         return parse_list(read_text(root / "sys/devices/cpu_atom/cpus"))
     read = {cpu: read_number(root / _CPUS / f"cpu{cpu}" / "cpu_capacity") for cpu in online}
@@ -180,7 +181,7 @@ def _slow(root: Path, online: frozenset[int]) -> frozenset[int]:
 
 
 def _quota(root: Path) -> float | None:
-    """Return the tightest quota of our control groups, in CPUs."""
+    """Return the tightest quota in our control groups, in CPUs."""
     quotas: list[float] = []
     for group in groups("cpu", root):
         if group.version == 2:
@@ -204,7 +205,7 @@ def _name(root: Path) -> str:
 
 
 def sysctl(*keys: str) -> str:
-    """Return sysctl's 'key: value' lines, without keys that this Mac lacks; '' if sysctl cannot be run."""
+    """Return sysctl's 'key: value' lines, omitting keys that this Mac lacks; '' if sysctl cannot be run."""
     import subprocess
 
     try:
@@ -216,7 +217,8 @@ def sysctl(*keys: str) -> str:
 def mac_cpu(answer: str) -> Cpu | None:
     """Parse sysctl's output into a Mac's processor; None if the number of cores is missing.
 
-    A Mac with two kinds of cores calls the faster kind perflevel0. There is no affinity and no quota.
+    On a Mac with two kinds of cores, the faster kind is called perflevel0. Macs have no affinity and no
+    quota.
     """
     facts = dict(re.findall(r"^([\w.]+): (.+)$", answer, re.MULTILINE))
     numbers = {key: int(value) for key, value in facts.items() if value.isdigit()}
@@ -245,7 +247,7 @@ def _portable() -> Cpu:
 def _numbered(physical: int, logical: int, n_fast: int | None = None) -> tuple[Core, ...]:
     """Return cores numbered in order, for a system that reports only how many there are.
 
-    If only some cores have a second thread, these are the performance cores, which Windows numbers first.
+    If only some cores have a second thread, those are the performance cores. Windows numbers them first.
     """
     physical = min(physical, logical)
     each, doubled = divmod(logical, physical)
@@ -260,7 +262,7 @@ def _numbered(physical: int, logical: int, n_fast: int | None = None) -> tuple[C
     )
 
 
-# Flags in /proc/cpuinfo, in order of their introduction. AVX512 stands for the five that llama.cpp requires
+# Flags in /proc/cpuinfo, oldest first. AVX512 stands for the five extensions that llama.cpp requires
 # together.
 _X86 = {
     "AVX": {"avx"},
@@ -306,7 +308,7 @@ ESSENTIAL = frozenset({"AVX", "AVX2", "F16C", "FMA", "NEON", "DOTPROD"})
 def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:
     """Return the relevant instruction sets, oldest first; empty if unknown.
 
-    root: folder with /proc.
+    root: the folder that contains /proc.
     """
     cpuinfo = read_text(root / "proc/cpuinfo")
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)

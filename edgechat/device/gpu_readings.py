@@ -1,8 +1,8 @@
 """Sources of GPU readings: the Linux kernel, NVIDIA's driver, torch, and macOS.
 
-The driver's library (NVML) may hang and torch is large, so a child process queries both. NVML needs no CUDA
-context, so a query takes no memory on the card. The kernel lists a card even without a compute driver, which
-`edgechat doctor` reports.
+The driver's library (NVML) may hang, and torch is large, so a child process queries both. NVML needs no CUDA
+context, so a query takes no memory on the card. The kernel lists a card even if there is no compute driver
+for it, which `edgechat doctor` reports.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from edgechat.device.cgroup import read_number, read_text
 from edgechat.device.cpu import sysctl
 
 TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
-"""Seconds. Importing torch alone takes two to ten."""
+"""In seconds. Importing torch alone takes two to ten."""
 
 
 class SourceAnswer(msgspec.Struct, frozen=True):
-    """The child's answer: the cards, or an error."""
+    """The child's answer: the readings, or an error."""
 
     readings: tuple[GpuReading, ...] = ()
     error: str | None = None
 
 
 def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
-    """Ask a child for a source's readings; () if the source is not installed. Raises ChildFailed."""
+    """Ask a child for the readings from a source; () if the source is not installed. Raises ChildFailed."""
     if source == "torch" and not has_torch():
         return ()
     try:
@@ -56,7 +56,7 @@ def has_torch() -> bool:
 
 
 def main() -> None:
-    """Answer with the readings of the source named in the request."""
+    """Send the readings from the source that the parent asked for."""
     answer(lambda request: msgspec.msgpack.encode(_look(request.decode())))
 
 
@@ -87,7 +87,7 @@ def _torch_readings() -> list[GpuReading]:
 
 
 def _torch_card(module: Any, index: int, vendor: Vendor) -> GpuReading:
-    """Return a card from torch.cuda or torch.xpu, which have the same interface."""
+    """Return a card's reading from torch.cuda or torch.xpu, which have the same interface."""
     about = module.get_device_properties(index)
     try:
         free, total = module.mem_get_info(index)
@@ -105,16 +105,16 @@ def _torch_card(module: Any, index: int, vendor: Vendor) -> GpuReading:
 
 _VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _NAMES = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "intel": "Intel GPU"}
-# PCI classes: VGA, 3D and other display controllers; accelerators without a display (AMD Instinct).
+# PCI classes: VGA, 3D and other display controllers, and accelerators without a display (AMD Instinct).
 _CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-# Server chips contain many Intel accelerators that are useless here.
+# Server chips contain many Intel accelerators that are of no use here.
 _ACCELERATOR = "0x1200"
 
 
 def kernel_readings(root: Path = Path("/")) -> list[GpuReading]:
-    """Return the NVIDIA, AMD and Intel cards on the PCI bus, ordered by address.
+    """Return readings for the NVIDIA, AMD and Intel cards on the PCI bus, ordered by address.
 
-    root: folder with /sys.
+    root: the folder that contains /sys.
     """
     try:
         folders = sorted((root / "sys/bus/pci/devices").iterdir())
@@ -133,30 +133,31 @@ def _kernel_card(folder: Path) -> Iterator[GpuReading]:
     card = GpuReading(source="kernel", vendor=vendor, name=name, pci=pci)
     replace = msgspec.structs.replace
     if vendor == "intel":
-        # Intel's integrated graphics are on the first bus; a card is behind a bridge.
+        # Integrated Intel graphics are on the first bus; a separate card is behind a bridge.
         card = replace(card, shares_ram=pci[5:7] == "00")
     elif vendor == "amd":
         total, free = _pool(folder, "vram")
         card = replace(card, total=total, free=free, shares_ram=False)
         if _is_apu(folder):
-            # Memory reserved by the firmware is not in MemTotal; the GTT is RAM like any other.
+            # MemTotal excludes the memory that the firmware has reserved. GTT memory is ordinary RAM.
             gtt, gtt_free = _pool(folder, "gtt")
             card = replace(card, total=total + gtt, free=free + gtt_free, shares_ram=True, set_aside=free)
     yield card
 
 
 def _pool(folder: Path, name: str) -> tuple[int, int]:
-    """Return the total and free bytes in the pool 'vram' or 'gtt'."""
+    """Return the total and free bytes in the memory pool 'vram' or 'gtt'."""
     total = read_number(folder / f"mem_info_{name}_total") or 0
     used = read_number(folder / f"mem_info_{name}_used") or 0
     return total, max(0, total - used)
 
 
 def _is_apu(folder: Path) -> bool:
-    """Return True if the card is part of a processor, judging by the format of its metrics.
+    """Return True if the card is part of a processor, judging by the format of its metrics file.
 
-    The kernel's struct metrics_table_header is size (2 bytes), format, content; formats 2 and 3 are for
-    processors (kgd_pp_interface.h). Cards before Vega 12 and processors before Renoir have no such file.
+    The kernel's struct metrics_table_header contains the size (2 bytes) and the format and content revisions.
+    Formats 2 and 3 are for processors (kgd_pp_interface.h). Cards older than Vega 12 and processors older
+    than Renoir have no such file.
     """
     try:
         with (folder / "gpu_metrics").open("rb") as file:
@@ -167,20 +168,20 @@ def _is_apu(folder: Path) -> bool:
 
 
 _WSL = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
-"""The Windows driver for Linux (WSL), which the loader does not find by itself."""
+"""The Windows driver's library under WSL. The loader does not find it by itself."""
 _MAX_CARDS = 64
 
 
 def _nvidia_readings() -> list[GpuReading]:
-    """Return the cards that the driver knows; [] without an NVIDIA driver.
+    """Return readings for the cards that the driver knows; [] without an NVIDIA driver.
 
-    Raises pynvml.NVMLError, with the driver's message, if the driver is broken.
+    Raises pynvml.NVMLError with the driver's message if the driver is broken.
     """
     import pynvml
 
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            ctypes.CDLL(_WSL)  # a loaded library is found by its name
+            ctypes.CDLL(_WSL)  # once loaded, a library is found by its name
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:
@@ -193,14 +194,14 @@ def _nvidia_readings() -> list[GpuReading]:
 
 
 def _nvidia_card(index: int) -> GpuReading | None:
-    """Return a card; None if access fails. Values that the driver does not report stay unknown."""
+    """Return a card's reading; None if access fails. Values that the driver does not report stay unknown."""
     import pynvml
 
     handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
         return None
     pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    # A chip that shares the RAM (Jetson, GB10) reports no memory of its own.
+    # A chip that shares the RAM (Jetson, GB10) reports no dedicated memory.
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return GpuReading(
         source="nvml",
@@ -227,7 +228,7 @@ _LARGE = 36 * 2**30
 
 
 def mac_readings() -> list[GpuReading]:
-    """Return this Mac's GPU; [] on other systems, and on Macs with Intel processors."""
+    """Return this Mac's GPU; [] on other systems and on Macs with Intel processors."""
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return []
     answer = sysctl("machdep.cpu.brand_string", "hw.memsize", "iogpu.wired_limit_mb")
@@ -237,8 +238,8 @@ def mac_readings() -> list[GpuReading]:
 def mac_gpu(answer: str) -> GpuReading:
     """Parse sysctl's output into a Mac's GPU.
 
-    Metal may use a share of the RAM: two thirds, or three quarters above 36 GiB, unless iogpu.wired_limit_mb
-    is set.
+    Metal may use only part of the RAM: two thirds, or three quarters above 36 GiB, unless
+    iogpu.wired_limit_mb is set.
     """
     facts = dict(re.findall(r"^([\w.]+): (.+)$", answer, re.MULTILINE))
     ram = int(facts.get("hw.memsize", "0"))
@@ -247,6 +248,6 @@ def mac_gpu(answer: str) -> GpuReading:
 
 
 def metal(ram: int, name: str, limit: int = 0) -> GpuReading:
-    """Return the GPU of a Mac with `ram` bytes of memory. limit: configured limit in bytes, or 0."""
+    """Return the GPU of a Mac with `ram` bytes of memory. limit: the configured limit in bytes, or 0."""
     total = limit or (ram * 2 // 3 if ram <= _LARGE else ram * 3 // 4)
     return GpuReading(source="kernel", vendor="apple", name=name, total=total, free=total, shares_ram=True)

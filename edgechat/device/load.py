@@ -1,7 +1,7 @@
 """Machine load: a speed measured while other programs run says little about the machine.
 
-Counters are read before and after some work: the CPU time of its threads and of other programs, and the time
-that threads waited for a CPU. Counters that a system lacks are ignored.
+Counters are read before and after some work: the CPU time used by its threads and by other programs, and the
+time that threads waited for a CPU. Counters that the system lacks are ignored.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ Disturbance = Literal["busy", "battery", "hot"]
 """busy: other programs were running. battery: the machine ran on battery. hot: heat throttled the CPU."""
 
 _OWN = 0.8
-"""Minimum share of the time that computing threads get a CPU on an idle machine."""
+"""Computing threads on an idle machine get a CPU for at least this fraction of the time."""
 _OTHERS, _LEAST_OTHERS = 0.15, 0.5
-"""Share of all CPUs, and number of CPUs: other programs may use the larger of the two."""
+"""Other programs may use this fraction of all CPUs, or this many CPUs, whichever is more."""
 _WAITED = 0.5
-"""Maximum share of the time in which some thread waits for a CPU."""
+"""On an idle machine, some thread waits for a CPU for at most this fraction of the time."""
 _BUSY_NOW = 30.0
 """Maximum percentage of the last ten seconds in which some thread waited for a CPU (Linux's `some avg10`)."""
 _QUEUED = 0.75
-"""Maximum number of runnable threads per CPU over the last minute, as a fallback."""
+"""Maximum number of runnable threads per CPU over the last minute; used if the percentage is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """Values of the counters in seconds; CPU times are sums over all CPUs."""
+    """Counter values in seconds. CPU times are totals for all CPUs."""
 
     wall: float
     own: float
-    """CPU time of this process."""
+    """CPU time used by this process."""
     busy: float
-    """CPU time of all processes."""
+    """CPU time used by all processes."""
     waited: float | None = None
     """Time in which some thread waited for a CPU."""
     throttled: int | None = None
-    """Number of times that heat throttled the CPU."""
+    """How many times the CPU was throttled because of heat."""
 
 
 def moment(root: Path = Path("/")) -> LoadSample:
-    """Read the counters in a tenth of a millisecond. root: folder with /proc and /sys."""
+    """Read the counters, which takes 0.1 ms. root: the folder that contains /proc and /sys."""
     import psutil
 
     times = psutil.cpu_times()._asdict()
@@ -65,7 +65,7 @@ def moment(root: Path = Path("/")) -> LoadSample:
 def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> Disturbance | None:
     """Return what may have slowed down this process's work between two samples.
 
-    threads: number of threads that computed all the time; None for an accelerator.
+    threads: how many threads computed all the time; None if an accelerator did the computing.
     """
     wall, own = max(after.wall - before.wall, 1e-9), after.own - before.own
     others = (after.busy - before.busy - own) / wall
@@ -79,7 +79,7 @@ def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> D
 
 
 def on_battery() -> bool:
-    """Return True if this machine runs on battery power."""
+    """Return True if this machine is running on battery power."""
     if not _may_have_battery():
         return False
     import psutil
@@ -94,7 +94,7 @@ def _may_have_battery() -> bool:
 
 
 def slowed_now(root: Path = Path("/")) -> tuple[Disturbance, ...]:
-    """Return what slows this machine down now; heat only shows under load."""
+    """Return what is slowing this machine down right now, except heat, which shows only under load."""
     busy: tuple[Disturbance, ...] = ("busy",) if _is_busy(root) else ()
     return (*busy, "battery") if on_battery() else busy
 

@@ -1,7 +1,7 @@
 """Memory: how much there is, and how much is available. Swap never counts.
 
-Cached file pages can be reclaimed at once, so they count as free, even those of a model's file: plans count
-the weights in full, mapped or not.
+Cached file pages can be reclaimed at once, so they count as free, even those of a model file: plans count the
+weights in full, whether or not the file is mapped.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ class Memory:
     """The machine's memory, in bytes."""
 
     total: int
-    """The installed memory."""
+    """Installed memory."""
     available: int
     """Bytes that this process and its children can allocate now without swapping or being killed."""
     bound: str | None = None
-    """What limits memory further, such as 'the control group /sys/fs/cgroup/a'; None if nothing does."""
+    """What further limits memory, such as 'the control group /sys/fs/cgroup/a'; None if nothing does."""
     limit: int | None = None
-    """Bytes that `bound` allows; None without a bound."""
+    """How many bytes `bound` allows; None if there is no bound."""
 
 
 def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:
     """Return this machine's current memory.
 
-    root: folder with /proc and /sys. limits: see `resource_limits`; by default, this process's.
+    root: the folder that contains /proc and /sys. limits: as returned by `resource_limits`; defaults to this
+    process's limits.
     """
     table = read_table(root / "proc/meminfo")
     if "MemTotal" not in table or "MemAvailable" not in table:
@@ -49,27 +50,27 @@ def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) ->
 
 
 def resource_limits() -> dict[str, int]:
-    """Return the limits in bytes that `ulimit` has set on this process, by option."""
+    """Return the limits that `ulimit` has set on this process, in bytes, keyed by option."""
     if sys.platform == "win32":
         return {}
     import resource
 
-    # The limit on resident memory (-m) is missing: Linux has not enforced it since 2.4.30.
+    # The limit on resident memory (-m) is left out: Linux has not enforced it since 2.4.30.
     kinds = {"ulimit -v": resource.RLIMIT_AS, "ulimit -d": resource.RLIMIT_DATA}
     soft = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
     return {name: limit for name, limit in soft.items() if limit != resource.RLIM_INFINITY}
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Return how often Linux has killed a process for lack of memory since it started; None if unknown."""
+    """Return how many processes Linux has killed since boot because memory ran out; None if unknown."""
     match = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield the bytes that a control group leaves, its name and its limit, if it has a limit."""
-    # Above memory.high, a process is slowed to a crawl instead of killed. In version 1, only the figures that
-    # begin with total_ include a group's children.
+    """Yield how many bytes a control group has left, its name and its limit, if there is a limit."""
+    # A process above memory.high is slowed to a crawl instead of killed. In version 1, only the figures whose
+    # names start with total_ include a group's children.
     names, current_name, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
     if group.version == 2:
         names, current_name, prefix = ["memory.max", "memory.high"], "memory.current", ""

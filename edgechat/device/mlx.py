@@ -24,7 +24,7 @@ def missing() -> str:
 
 
 def missing_vision() -> str:
-    """Return why MLX models cannot see images, as a sentence with the remedy; '' if they can."""
+    """Return why MLX models cannot see images, as a sentence that names the remedy; '' if they can."""
     if importlib.util.find_spec("mlx_vlm") is not None:
         return ""
     if frozen():
@@ -35,12 +35,12 @@ def missing_vision() -> str:
 
 def version() -> str:
     """Return the installed versions of MLX for display: 'mlx 0.32.0, mlx-lm 0.32.2'."""
-    import importlib.metadata  # 8 ms, for MLX models only
+    import importlib.metadata  # takes 8 ms and is needed only for MLX models
 
     packages = []
     for name in ("mlx", "mlx-lm"):
         try:
             packages.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:  # a frozen program
+        except importlib.metadata.PackageNotFoundError:  # in a frozen program
             packages.append(name)
     return ", ".join(packages)

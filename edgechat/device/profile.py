@@ -1,4 +1,4 @@
-"""DeviceProfile: the hardware of this machine as one value."""
+"""DeviceProfile: this machine's hardware as a single value."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class DeviceProfile:
     cpu: Cpu
     memory: Memory
     speed: DeviceSpeed | None = None
-    """Speed of the CPU; None until it has been measured once (`edgechat device`)."""
+    """The CPU's speed; None until it has been measured once (`edgechat device`)."""
     accelerators: tuple[Accelerator, ...] = ()
-    """Empty after a quick look; see `edgechat.device.survey`."""
+    """Filled by `edgechat.device.survey`; empty after a quick `probe`."""
     rpc: tuple[str, ...] = ()
     """RPC servers whose devices are included."""
     refused: str = ""
@@ -33,23 +33,23 @@ class DeviceProfile:
     mlx: bool = False
     """Whether MLX is installed."""
     card_speeds: Mapping[str, DeviceSpeed] = field(default_factory=dict)
-    """Speeds of measured accelerators, by llama.cpp's name."""
+    """Speeds of the accelerators that have been measured, keyed by llama.cpp's name."""
     slowed: tuple[Disturbance, ...] = ()
-    """Current disturbances; plans do not depend on them."""
+    """What is slowing the machine down right now. Plans ignore this."""
 
     @property
     def free(self) -> int:
-        """Bytes available on all devices together; shared memory counts once."""
+        """Total bytes available on all devices. Memory that devices share is counted once."""
         return self.memory.available + sum(card.own for card in self.accelerators if card.usable)
 
     @property
     def mlx_card(self) -> Accelerator | None:
-        """The accelerator that MLX uses; None if MLX uses the CPU or is not installed."""
+        """The accelerator that MLX uses; None if MLX runs on the CPU or is not installed."""
         return next((card for card in self.accelerators if self.mlx and card.is_apples), None)
 
 
 def probe() -> DeviceProfile:
-    """Examine this machine without starting child processes; takes a few milliseconds.
+    """Examine this machine without starting child processes, in a few milliseconds.
 
     The result changes with the memory that other programs use.
     """
@@ -58,7 +58,7 @@ def probe() -> DeviceProfile:
 
 
 def disk_free(path: Path) -> int | None:
-    """Return the free disk space at `path`, which need not exist, in bytes; None if unknown."""
+    """Return how many bytes are free on the disk of `path`, which need not exist; None if unknown."""
     for folder in (path, *path.parents):
         if os.path.isdir(folder):
             try:

@@ -1,4 +1,4 @@
-"""Speed of a device, as measured by `planner/estimate/kernel_probe_child.py` and stored on disk."""
+"""A device's speed, as measured by `planner/estimate/kernel_probe_child.py` and stored on disk."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from edgechat.native import amx
 from edgechat.native.params import AttentionKind
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
-"""Numbers of tokens in the measured calls: llama.cpp uses different kernels for more tokens."""
+"""Numbers of tokens in the measured calls. llama.cpp uses different kernels for different numbers."""
 ATTENTION_ROWS = (1, 8, 512)
 """Numbers of tokens in the measured attention calls: one token, a draft to verify, and part of a prompt."""
 _FILE = "speed.json"
 _MAX_ENTRIES = 16
 _MAX_FILE_BYTES = 1 << 20
-"""Ten times what edgechat writes."""
+"""Ten times as much as edgechat writes."""
 
 Seconds = tuple[float, ...]
-"""One value per entry in `ROWS`."""
+"""One value for each entry in `ROWS`."""
 
 
 class ThreadTrial(msgspec.Struct, frozen=True, array_like=True):
-    """Times measured with a number of threads, in seconds."""
+    """Times measured with a certain number of threads, in seconds."""
 
     threads: int
     decode: float
-    """Time of a call with one token."""
+    """How long a call with one token takes."""
     prefill: float
-    """Time of a call with many tokens."""
+    """How long a call with many tokens takes."""
 
     @property
     def score(self) -> float:
-        """Geometric mean of both times; lower is better."""
+        """Geometric mean of the two times; lower is better."""
         return math.sqrt(self.decode * self.prefill)
 
 
@@ -51,16 +51,16 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     down: float
     """Bytes per second from the device."""
     round_trip: float
-    """Seconds."""
+    """In seconds."""
 
 
 class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape that determines how long a layer's attention takes, apart from the tokens it reads."""
+    """The shape that, along with the number of tokens read, determines how long a layer's attention takes."""
 
     heads: int
     kv_heads: int
     keys: int
-    """Channels per head."""
+    """Number of channels per head."""
     values: int
 
     def __str__(self) -> str:
@@ -70,32 +70,32 @@ class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttentionCurve(msgspec.Struct, frozen=True, array_like=True):
-    """Time for one layer's attention in calls with `ATTENTION_ROWS` tokens, in seconds."""
+    """How long one layer's attention takes in calls with `ATTENTION_ROWS` tokens, in seconds."""
 
     first: Seconds
-    """Time with an empty cache."""
+    """Time taken with an empty cache."""
     per_cell: Seconds
-    """Additional time for each cell in the cache."""
+    """Time added by each cell in the cache."""
 
 
 def attention_name(shape: AttentionShape, cache_type: str, kind: AttentionKind) -> str:
-    """Return the name of a curve in `DeviceSpeed.attentions`."""
+    """Return the key of a curve in `DeviceSpeed.attentions`."""
     return f"{shape}, {cache_type}, {kind}"
 
 
 class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A device's times for the parts of a call, by number of tokens."""
+    """How long a device takes for the parts of a call, by number of tokens."""
 
     bandwidth: float
-    """Bytes of weights that it reads from its memory per second."""
+    """How many bytes of weights it reads from its memory per second."""
     kernels: dict[str, Seconds]
-    """By GGML type: seconds to multiply one weight in the cache with all rows of a call."""
+    """Keyed by GGML type: seconds to multiply one cached weight by all rows of a call."""
     attention: Seconds
-    """Seconds per floating-point operation of attention."""
+    """Seconds per floating-point operation in attention."""
     attentions: dict[str, AttentionCurve] = {}
-    """By `attention_name`, for the shapes of loaded models; for others, `attention` is an estimate."""
+    """Keyed by `attention_name`, for the shapes of loaded models; `attention` estimates the others."""
     unmeasured: dict[str, str] = {}
-    """By `AttentionShape`: why its curves could not be measured. They are not measured again."""
+    """Keyed by `AttentionShape`: why its curves could not be measured. They are not measured again."""
     call: float = 0.0
     """Seconds of overhead per call."""
     layer: float = 0.0
@@ -104,23 +104,23 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[ThreadTrial, ...] = ()
     """The thread counts that were compared."""
     disturbed: bool = False
-    """Whether the measurement is too slow because other programs used much of the CPU."""
+    """Whether the measured speed is too low because other programs used much of the CPU."""
     link: Link | None = None
-    """Connection to another machine; None for a device in this one."""
+    """The connection to another machine; None for a device in this one."""
     measured: float = 0.0
-    """Time of the measurement in seconds since 1970; 0 for an estimate."""
+    """When it was measured, in seconds since 1970; 0 for an estimate."""
 
     def knows(self, shape: AttentionShape) -> bool:
         """Return True if both kinds of attention were measured for a shape, with an f16 cache."""
         return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
     def lacks(self, shape: AttentionShape) -> bool:
-        """Return True if there has been no attempt to measure a shape."""
+        """Return True if no one has tried to measure this shape yet."""
         return not self.knows(shape) and str(shape) not in self.unmeasured
 
     @property
     def is_sound(self) -> bool:
-        """Whether the figures are plausible: users may edit the file, and plans divide by them."""
+        """Whether the figures are plausible. Users may edit the file, and plans divide by these figures."""
         curves = [*self.kernels.values(), self.attention]
         beside = [seconds for curve in self.attentions.values() for seconds in (curve.first, curve.per_cell)]
         return (
@@ -161,7 +161,7 @@ def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
 
 
 def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
-    """Store a measurement. Failures are ignored, because it can be measured again."""
+    """Store a measurement. Failures are ignored, because the speed can be measured again."""
     key = _key(cpu, device)
     others = {name: other for name, other in _read().items() if name != key}
     newest = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_MAX_ENTRIES + 1 :])
@@ -180,7 +180,7 @@ def _read() -> dict[str, DeviceSpeed]:
 
 
 def _key(cpu: Cpu, device: str) -> str:
-    """Return the key of a measurement: the device, the available part of the CPU, and the kernels' build."""
+    """Return the key for a measurement: the device, the available part of the CPU, and the kernels' build."""
     quota = "" if cpu.quota is None else f", {cpu.quota:g} CPUs"
     counts = f"{len(cpu.usable)} of {cpu.physical} cores, {cpu.logical} threads{quota}"
     try:

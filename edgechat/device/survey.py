@@ -1,6 +1,6 @@
-"""Survey: examines this machine with all sources, in parallel child processes, in about half a second.
+"""Survey: examines this machine using all sources, in parallel child processes, in about half a second.
 
-A failing source is part of the result, not an error: `edgechat doctor` reports it.
+If a source fails, that is part of the result and not an error: `edgechat doctor` reports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Failure:
 
     source: SurveySource
     why: str
-    """Rest of a sentence: 'ended with SIGSEGV'; for rpc, a whole sentence."""
+    """The end of a sentence, such as 'ended with SIGSEGV'; for rpc, a whole sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Survey:
     profile: DeviceProfile
     instruction_sets: tuple[str, ...]
     build: Build | None
-    """None if llama.cpp did not work; then there is a Failure."""
+    """None if llama.cpp did not work; `failures` then says why."""
     failures: tuple[Failure, ...] = ()
     amx: str = ""
     """Why AMX is not used ('ended with SIGSEGV'); empty if it is used or not available."""
@@ -55,7 +55,7 @@ def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> S
         driver = pool.submit(_query, failures, "nvml", lambda: read_source("nvml"))
         inventory = _query(failures, "llama.cpp", lambda: _inventory(failures))
         from_driver: tuple[GpuReading, ...] = driver.result() or ()
-    # Only now, because the children have freed their memory.
+    # Not earlier: by now, the children have freed their memory.
     profile = probe()
     readings = ggml_readings(inventory.devices) if inventory else []
     readings += [*from_driver, *kernel_readings(), *mac_readings()]
@@ -94,7 +94,7 @@ def _query(failures: list[Failure], source: SurveySource, question: Callable[[],
 def _is_unclear(readings: list[GpuReading]) -> bool:
     """Return True if a card's memory is still unknown, so that asking torch is worth a few seconds.
 
-    On Windows there may be a card that neither ggml nor NVML has found.
+    On Windows, there may be a card that neither ggml nor NVML has found.
     """
     known = {reading.pci or reading.vendor for reading in readings if reading.total or reading.shares_ram}
     unknown = any((reading.pci or reading.vendor) not in known for reading in readings)

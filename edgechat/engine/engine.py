@@ -77,7 +77,7 @@ class EngineCore:
         ngrams: bool = False,
         controller: Controller | None = None,
     ) -> None:
-        """states: KV states on disk, if any. controller: decides how much to draft."""
+        """states: stores KV states on disk, if given. controller: decides how much to draft."""
         self.backend = backend
         self.template = template
         self.media_tokens = MediaTokens(backend.media_encoder, decoded, why_not=backend.no_vision)
@@ -108,7 +108,7 @@ class EngineCore:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute and nothing waits for background work."""
+        """Whether there is nothing to compute and no background work to wait for."""
         return self.scheduler.is_idle and self.chat_cache.is_idle and not self.n_waiting
 
     @property
@@ -126,12 +126,12 @@ class EngineCore:
         return self._queue(*self._prepare(request, time.perf_counter()))
 
     def begin(self, request: ChatRequest) -> None:
-        """Prepare a request in the background; a later step queues it, or returns Failed."""
+        """Prepare a request in the background. A later step queues it, or returns Failed."""
         work = partial(self._prepare, request, time.perf_counter())
         self.preparation.wait_for(self.preparation.submit(work), request, self._prepared)
 
     def translate(self, command: Translate) -> None:
-        """Convert text to tokens or back in the background; a later step returns Translated or Failed."""
+        """Convert text to tokens or back in the background. A later step returns Translated or Failed."""
         work = self.preparation.submit(partial(self._translate, command))
         self.preparation.wait_for(work, ChatRequest(id=command.request_id), lambda _, done: [done.result()])
 
@@ -143,20 +143,20 @@ class EngineCore:
         return Translated(command.request_id, tuple(prompt.tokens), b"")
 
     def _next_prompt(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
-        """Return the tokens that any next turn of a chat will begin with; [] if unknown."""
+        """Return the tokens that any next turn of a chat will start with; [] if unknown."""
         try:
             prompt = self.prompts.next(request, reply, cells)
-        except Exception as error:  # the chat works without prewarming
+        except Exception as error:  # the chat also works without prewarming
             explained(error)
             return []
         return prompt.tokens if prompt is not None else []
 
     def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Generation, str | None]:
-        """Return a request's sequence and the grammar for its reply, if any."""
+        """Return a request's sequence and the grammar for its reply, if it has one."""
         vocabulary = self.backend.vocabulary
         check_bias(request.sampling, vocabulary.size)
         tools.check(request)
-        if request.text is not None:  # no conversation, so nothing to save and no turns to drop
+        if request.text is not None:  # no conversation: nothing to save, no turns to drop
             request = msgspec.structs.replace(request, chat=None, overflow="error")
         adapters = self._adapters(request)
         prompt = self.prompts.of(request, self.scheduler.cells)
@@ -191,7 +191,7 @@ class EngineCore:
         return [Dropped(sequence.id, sequence.dropped)] if sequence.dropped else []
 
     def cancel(self, request_id: str) -> list[Event]:
-        """Stop a request; its cached tokens stay valid. Unknown ids are ignored."""
+        """Stop a request. Its cached tokens stay valid. Unknown ids are ignored."""
         job = self.preparation.give_up(request_id)
         if job is not None and job.sequence is None:
             return [Finished.cancelled(request_id)]
@@ -199,11 +199,11 @@ class EngineCore:
         if not isinstance(sequence, Generation):
             return []
         events = self._finish(sequence, "cancelled")
-        self._want_media()  # there may be no further step
+        self._want_media()  # there may be no further step that does it
         return events
 
     def persist(self, chat: str | None) -> None:
-        """Save a chat's state to disk (None: every chat's); a later step returns Persisted."""
+        """Save a chat's state to disk (None: every chat's). A later step returns Persisted."""
         self.chat_cache.persist(chat)
 
     def forget(self, chat: str) -> None:
@@ -223,7 +223,7 @@ class EngineCore:
         return self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
-        """Compute one token to page in the weights and measure the cost of a call.
+        """Compute one token to page in the weights, and measure what a call costs.
 
         whole: compute a full batch first, so that accelerators make their deferred allocations now.
         """
@@ -233,7 +233,7 @@ class EngineCore:
             self.backend.decode([BatchPart(seq=0, start=0, tokens=token * n, n_logits=1)])
             self.backend.truncate(0, 0)
         seconds = 0.0
-        for _ in range(2):  # the first call pages the weights in, the second is measured
+        for _ in range(2):  # the first call pages in the weights; the second is timed
             began = time.perf_counter()
             self.backend.decode([BatchPart(seq=0, start=0, tokens=token, n_logits=1)])
             seconds = time.perf_counter() - began
@@ -245,7 +245,7 @@ class EngineCore:
         """Compute one batch and return its events; [] if there is nothing to do.
 
         An internal error fails one request and is logged with its traceback; other requests continue. If
-        there is no request to fail, it is raised.
+        there is no request to fail, the error is raised.
         """
         events: list[Event] = []
         try:
@@ -279,7 +279,7 @@ class EngineCore:
         except DecodeFailed as error:
             events += [event for sequence, _ in planned for event in self._fail(sequence, error)]
             return
-        except Exception:  # the backend's cache is undefined for these sequences
+        except Exception:  # what the cache holds for these sequences is now unknown
             sequences = [sequence for sequence, _ in planned]
             for sequence in sequences:
                 sequence.draft = None
@@ -290,7 +290,7 @@ class EngineCore:
         events += self._finish_prewarming()
 
     def _encode_media(self) -> Iterator[Event]:
-        """Start encoding the media needed next; fail requests whose media could not be encoded."""
+        """Start encoding the media that are needed next; fail requests whose media could not be encoded."""
         if self.backend.media_encoder is None:
             return
         failed: dict[tuple[int, ...], EdgechatError | None] = {}
@@ -306,7 +306,7 @@ class EngineCore:
             self.encoding.want([_key(sequence, run) for sequence, run in self.scheduler.media()])
 
     def _finish_jobs(self) -> Iterator[Event]:
-        """Continue requests whose background work is done."""
+        """Continue with requests whose background work is done."""
         for job in self.preparation.ready():
             try:
                 yield from job.then(job.request, job.future)
@@ -319,7 +319,7 @@ class EngineCore:
 
     def _prepared(self, request: ChatRequest, prepared: Future[tuple[Generation, str | None]]) -> list[Event]:
         sequence, grammar = prepared.result()
-        if request.chat is None:  # the chat may have been deleted meanwhile
+        if request.chat is None:  # the chat may have been deleted in the meantime
             sequence.request = msgspec.structs.replace(sequence.request, chat=None)
         return self._queue(sequence, grammar)
 
@@ -331,7 +331,7 @@ class EngineCore:
         return []
 
     def _with_drafts(self, planned: Planned) -> Planned:
-        """Add drafted tokens to the batch. Drafting is switched off if it fails."""
+        """Add drafted tokens to the batch. If drafting fails, switch it off."""
         try:
             return self.speculation.draft(planned)
         except Exception as error:
@@ -361,7 +361,7 @@ class EngineCore:
         except Interrupted:
             self.scheduler.cost.note_interruption(time.perf_counter() - began)
             raise
-        if not any(sequence.draft for sequence, _ in planned):  # a row costs more in a draft than in a chunk
+        if not any(sequence.draft for sequence, _ in planned):  # drafted rows cost more than rows in a chunk
             self.scheduler.cost.observe(n_streams, n_prompt, time.perf_counter() - began)
         self.scheduler.computed(planned)
         return logits
@@ -414,7 +414,7 @@ class EngineCore:
                 before = sequence.n_generated
                 events += self._extend_by(sequence, chosen)
                 n_made += max(sequence.n_generated - before, 1)
-            except Exception as error:  # the other streams continue
+            except Exception as error:  # the other requests continue
                 events += self._fail(sequence, fault(error))
             row += part.n_logits
         try:
@@ -424,7 +424,7 @@ class EngineCore:
             self.speculation.stop()
 
     def _sample(self, sequence: Generation, rows: Logits) -> list[int]:
-        """Return the next tokens: the accepted drafted tokens, then a sampled one."""
+        """Return the next tokens: the drafted tokens that were accepted, followed by a sampled one."""
         draft, sequence.draft = sequence.draft, None
         drawn, sequence.drawn = sequence.drawn, None
         if drawn is not None:
@@ -437,7 +437,7 @@ class EngineCore:
         return chosen
 
     def _extend_by(self, sequence: Generation, tokens: list[int]) -> list[Event]:
-        """Add sampled tokens to their sequence until it ends or its window moves."""
+        """Add sampled tokens to their sequence until it ends or must drop turns."""
         events: list[Event] = []
         sequence.note_tokens(len(tokens), time.perf_counter())
         for token in tokens:
@@ -463,7 +463,7 @@ class EngineCore:
         return events
 
     def _overflow(self, sequence: Generation) -> list[Event]:
-        """Drop older turns to make room for a reply that has filled the context, or end the reply."""
+        """Drop older turns to make room for a reply that has filled the context, or else end the reply."""
         request = sequence.request
         if request.overflow != "window":
             return self._finish(sequence, "context")
@@ -533,11 +533,11 @@ class EngineCore:
                 continue
             try:
                 yield from self.chat_cache.prewarmed(sequence)
-            except Exception as error:  # the chat works without prewarming
+            except Exception as error:  # the chat also works without prewarming
                 yield from self._fail(sequence, fault(error))
 
     def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
-        """Return the control tokens that the marks contain: tokens without text."""
+        """Return the control tokens in the marks, which are the tokens without text."""
         vocabulary = self.backend.vocabulary
         ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))
@@ -558,5 +558,5 @@ def _key(sequence: Sequence, run: MediaRun) -> tuple[int, ...]:
 
 
 def _youngest(sequences: Iterable[Sequence]) -> Sequence:
-    """Return the newest sequence, the likeliest cause of an error of unknown origin."""
+    """Return the newest sequence, which is the most likely cause of an error of unknown origin."""
     return max(sequences, key=lambda sequence: (not sequence.generates, sequence.arrived))

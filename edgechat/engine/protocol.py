@@ -1,4 +1,4 @@
-"""Engine protocol: the interface that all engines offer front ends, and helpers for implementations.
+"""Engine protocol: the interface that all engines offer to front ends, and helpers to implement it.
 
 Implementations: `edgechat.engine.worker.supervisor.EngineSupervisor` (a worker process) and
 `edgechat.engine.remote.engine.RemoteEngine`. `tests/engine/test_contract.py` tests the contract.
@@ -23,7 +23,7 @@ from edgechat.planner.plan import LoadPlan
 
 
 class EngineState(Enum):
-    """State of an engine."""
+    """The state of an engine."""
 
     STOPPED = "stopped"
     LOADING = "loading"
@@ -31,19 +31,19 @@ class EngineState(Enum):
 
 
 class Engine(Protocol):
-    """One model, loaded by `start` or the first request. Unusable after `close`.
+    """One model, loaded by `start` or by the first request. Cannot be used after `close`.
 
-    Belongs to one event loop. Errors are EdgechatErrors.
+    An engine belongs to one event loop. All errors are EdgechatErrors.
     """
 
     plan: LoadPlan
-    """How the model is or will be loaded; a new plan applies to the next load."""
+    """How the model is loaded, or will be. A new plan takes effect at the next load."""
     model: ModelInfo | None
-    """Reported by the last load; None before the first load."""
+    """The model as reported by the last load; None before the first load."""
     state: EngineState
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
-        """Load the model if it is not loaded, reporting progress (0 to 1).
+        """Load the model unless it is already loaded, reporting progress (0 to 1).
 
         Raises LoadFailed, DoesNotFit, EngineCrashed, and EngineClosed after or during `close`.
         """
@@ -56,10 +56,10 @@ class Engine(Protocol):
         *,
         may_load: bool = True,
     ) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request: the last event is Finished, unless an EdgechatError is raised.
+        """Answer a request. The last event is Finished, unless an EdgechatError is raised.
 
-        Loads the model if necessary; raises EngineGone instead if `may_load` is False. Leaving the iteration
-        early cancels the request. `close` ends it with reason 'cancelled'.
+        Loads the model if necessary, or raises EngineGone if `may_load` is False. Leaving the iteration early
+        cancels the request. `close` ends the stream with reason 'cancelled'.
         """
         ...
 
@@ -75,9 +75,9 @@ class Engine(Protocol):
     ) -> Embedded | None:
         """Return embeddings of texts or token lists; None if cancelled.
 
-        cut: truncate texts that are too long instead of raising PromptTooLong.
-        query: score the texts as answers to this query instead; requires a reranking model.
-        Loads and raises as `stream` does; also raises WrongKind, PromptTooLong and NotEmbeddable.
+        cut: truncate texts that are too long instead of raising PromptTooLong. query: instead of embedding
+        the texts, score them as answers to this query; requires a reranking model. Loads the model and raises
+        errors as `stream` does; also raises WrongKind, PromptTooLong and NotEmbeddable.
         """
         ...
 
@@ -92,33 +92,33 @@ class Engine(Protocol):
     ) -> Translated | None:
         """Convert text or a chat's prompt to tokens, or tokens to text; return None if cancelled.
 
-        Loads and raises as `stream` does; also raises BadRequest.
+        Loads the model and raises errors as `stream` does; also raises BadRequest.
         """
         ...
 
     async def cancel(self, request_id: str) -> None:
-        """Cancel a request, even while the model is loading: its stream ends with reason 'cancelled'.
+        """Cancel a request, even while the model is loading. Its stream ends with reason 'cancelled'.
 
         Unknown ids are ignored.
         """
         ...
 
     async def persist(self, chat: str | None = None) -> None:
-        """Save a chat's KV state (None: every chat's) to disk, if worthwhile.
+        """Save a chat's KV state to disk (None: every chat's), if that is worthwhile.
 
-        Returns when done, or after a timeout. Unknown chats are ignored.
+        Returns when this is done, or after a timeout. Unknown chats are ignored.
         """
         ...
 
     def forget(self, chat: str) -> None:
-        """Delete a chat's cache. Unknown chats are ignored; raises ValueError for a malformed id."""
+        """Delete a chat's cache. Ignores unknown chats, but raises ValueError for a malformed id."""
         ...
 
     async def inspect(self, chat: str | None = None) -> Snapshot | ServerLoad | None:
         """Return a snapshot of the engine and a chat's cache (None: the most recently answered chat's).
 
-        A remote engine returns its server's load. Returns None if no model is loaded or the engine does not
-        answer in time.
+        For a remote engine, return the load of its server. Return None if no model is loaded or the engine
+        does not answer in time.
         """
         ...
 
@@ -127,7 +127,7 @@ class Engine(Protocol):
         ...
 
     async def unload(self) -> None:
-        """Free the memory unless a request is running; the next request loads the model again."""
+        """Free the memory unless a request is running. The next request loads the model again."""
         ...
 
     @property
@@ -141,11 +141,11 @@ class Engine(Protocol):
         ...
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of the log, with only printable characters; '' if there is no log."""
+        """Return the end of the log as printable text; '' if there is no log."""
         ...
 
     async def close(self) -> None:
-        """Close the engine, ending all streams (reason 'cancelled') and loads (EngineClosed)."""
+        """Close the engine. All streams end with reason 'cancelled', and loads raise EngineClosed."""
         ...
 
 
@@ -157,7 +157,7 @@ def cannot_chat(name: str = "This model") -> WrongKind:
 
 
 def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKind:
-    """Return the error for a model that cannot compute embeddings, or scores if there is a query."""
+    """Return the error for a model that cannot compute embeddings or, if there is a query, scores."""
     if query is None:
         return WrongKind(
             f"{name} is not an embedding model and produces no embeddings.", hint="Choose an embedding model."
@@ -168,7 +168,7 @@ def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKin
 
 
 class BaseEngine(ABC):
-    """State and users of an engine, which is unloaded when idle: the common part of the implementations."""
+    """Common part of the implementations: an engine's state and users. Idle engines are unloaded."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class BaseEngine(ABC):
         on_state: Callable[[EngineState], None] | None,
         on_note: Callable[[str], None],
     ) -> None:
-        """idle_seconds: `unload` is called after this time without users; never if it is 0."""
+        """idle_seconds: call `unload` after this much time without users; 0 means never."""
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
         self._on_state, self._on_note = on_state, on_note

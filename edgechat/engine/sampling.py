@@ -1,8 +1,8 @@
-"""Sampling for all backends: turns a row of logits into a distribution, then a token.
+"""Sampling for all backends: turns a row of logits into a distribution, and that into a token.
 
-Filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; tokens that a grammar forbids
-are removed before top-k. Each filter keeps the likeliest tokens, as many as it allows. Together they keep as
-many as the strictest one, and only the candidates for these are sorted.
+Filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature. Tokens that a grammar forbids
+are removed before top-k. Each filter keeps a certain number of the likeliest tokens, so the strictest filter
+decides how many remain, and only the candidates for these are sorted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048
 _BLOCK = 32_768
-"""Logits summed at a time: temporary rows of a large vocabulary would page in new memory every time."""
+"""How many logits to sum at a time. Temporary copies of long rows would page in new memory every time."""
 
 
 class TokenConstraint(Protocol):
@@ -57,7 +57,7 @@ class Sampler:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the same logits always give the same token: with a seed or at temperature 0."""
+        """Whether the same logits always give the same token, as they do with a seed or at temperature 0."""
         return self.sampling.seed is not None or self.sampling.temperature <= 0
 
     @property
@@ -67,25 +67,25 @@ class Sampler:
 
     @property
     def n_candidates(self) -> int:
-        """How many of the highest logits are needed; 0: all."""
+        """How many of the highest logits are needed; 0 means all of them."""
         if self.needs_logits:
             return 0
         return 1 if self.sampling.temperature <= 0 else max(0, self.sampling.top_k)
 
     @property
     def number(self) -> float:
-        """Random number for the next token; call `advance` after using it."""
+        """The random number for the next token. Call `advance` after using it."""
         return self._random_number(0)
 
     def advance(self) -> None:
-        """Discard `number` after drawing a token with it."""
+        """Discard `number` after it was used to draw a token."""
         self._upcoming.popleft()
 
     def distribution(self, logits: Logits, recent: Sequence[int], reply: Sequence[int] = ()) -> Distribution:
-        """Return the distribution of the next token from a row of logits [n_vocab], which is not modified.
+        """Return the distribution of the next token, given a row of logits [n_vocab], which is not modified.
 
-        recent: preceding tokens, newest last. Raises DecodeFailed for NaN or infinite logits, SchemaError if
-        the grammar cannot be followed.
+        recent: the preceding tokens, newest last. Raises DecodeFailed for NaN or infinite logits, and
+        SchemaError if no token satisfies the grammar.
         """
         logits = self._with_penalties(logits, recent)
         constraint, samples = self.constraint, self.sampling.temperature > 0
@@ -103,7 +103,7 @@ class Sampler:
         if not (window or len(self._bias)):
             return logits
         logits = logits.copy()
-        # A draft model may have a smaller vocabulary than its target.
+        # A draft model's vocabulary may be smaller than its target's.
         n = int(np.searchsorted(self._biased, len(logits)))
         np.add.at(logits, self._biased[:n], self._bias[:n])
         if window:
@@ -119,12 +119,12 @@ class Sampler:
         return _pick(self.distribution(logits, recent, reply), number)
 
     def allowed(self, reply: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of `tokens` the grammar allows, in order; all of them without a grammar."""
+        """Return how many of `tokens`, in order, the grammar allows; without a grammar, all of them."""
         if self.constraint is None:
             return len(tokens)
         try:
             return self.constraint.allows(reply, tokens)
-        except SchemaError:  # raised again when the next token is chosen
+        except SchemaError:  # will be raised again when the next token is chosen
             return 0
 
     def predict(self, distribution: Distribution, ahead: int) -> int:
@@ -132,7 +132,7 @@ class Sampler:
         return _pick(distribution, self._random_number(ahead))
 
     def draw(self, distribution: Distribution) -> int:
-        """Return a random token, independent of the choices of `choose`."""
+        """Return a random token, drawn independently of the choices that `choose` makes."""
         return _pick(distribution, self._random.random())
 
     def verify(
@@ -143,10 +143,10 @@ class Sampler:
         drafted: Distribution,
         reply: Sequence[int] = (),
     ) -> int:
-        """Return `token`, drawn from `drafted`, or a replacement, distributed as if `choose` drew it.
+        """Return `token`, which was drawn from `drafted`, or a replacement, as if `choose` had drawn it.
 
-        Rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
-        Decoding"): accept with probability p/q, else draw from max(0, p - q).
+        This is rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
+        Decoding"): accept with probability p/q, otherwise draw from max(0, p - q).
         """
         ids, p = self.distribution(logits, recent, reply)
         q = _probabilities_of(ids, drafted)
@@ -164,14 +164,17 @@ class Sampler:
 
 
 def accepts(p: float, q: float, number: float) -> bool:
-    """Return True if a drafted token is accepted. p, q: its target and draft probability; number: 0 to 1."""
+    """Return True if a drafted token is accepted.
+
+    p, q: its probability in the target and in the draft. number: random, from 0 to 1.
+    """
     return number * q < p
 
 
 def _pick(distribution: Distribution, number: float) -> int:
     """Return the token that a number from 0 to 1 selects, with tokens ordered by id.
 
-    If they were ordered by probability, the order of near-ties would depend on the batch size, and the same
+    If tokens were ordered by probability, the order of near-ties would depend on the batch size, and the same
     seed could give different results.
     """
     ids, probabilities = distribution
@@ -186,7 +189,7 @@ def _pick(distribution: Distribution, number: float) -> int:
 
 
 def _pick_of_all(logits: Logits, temperature: float, number: float) -> int:
-    """Return a token as `_pick` does, but without filters and block by block. Raises DecodeFailed."""
+    """Pick a token as `_pick` does, without filters and one block at a time. Raises DecodeFailed."""
     highest = logits.max()
     _check(highest)
 
@@ -211,11 +214,11 @@ def _probabilities_of(ids: Ids, distribution: Distribution) -> Probabilities:
 
 
 def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) -> Distribution:
-    """Return the distribution over allowed tokens. Raises SchemaError if none has any probability."""
+    """Return the distribution over allowed tokens. Raises SchemaError if all of them have probability 0."""
     allowed = None
     if np.count_nonzero(mask) > len(logits) // 2:
         logits = np.where(mask, logits, np.float32(-np.inf))
-    else:  # fewer tokens to sort
+    else:  # leaves fewer tokens to sort
         allowed = np.flatnonzero(mask)
         logits = logits[allowed]
     if not len(logits) or not np.isfinite(logits.max()):
@@ -239,7 +242,7 @@ def _filtered(logits: Logits, sampling: Sampling) -> Distribution:
 
 
 def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[int, float]]]:
-    """Return a token's logprob and the `others` likeliest tokens with theirs, before any filter."""
+    """Return a token's logprob and the `others` likeliest tokens with their logprobs, before any filter."""
     highest = logits.max()
     total = float(highest) + math.log(_total_weight(logits, highest))
     likeliest = top_ids(logits, others) if others > 0 else np.empty(0, np.intp)
@@ -247,7 +250,7 @@ def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple
 
 
 def check_bias(sampling: Sampling, n_vocab: int) -> None:
-    """Raise BadRequest if a bias is for an unknown token or is not finite."""
+    """Raise BadRequest if a bias is not finite or refers to an unknown token."""
     for token, value in sampling.bias:
         if not 0 <= token < n_vocab:
             raise BadRequest(
@@ -269,7 +272,7 @@ def _penalises(sampling: Sampling) -> bool:
 
 
 def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None:
-    times = Counter(token for token in window if token < len(logits))  # higher ids are media
+    times = Counter(token for token in window if token < len(logits))  # higher ids stand for media
     seen = np.fromiter(times, np.intp, len(times))
     counts = np.fromiter(times.values(), np.intp, len(times))
     values = logits[seen]
@@ -278,7 +281,7 @@ def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None
 
 
 def _filtered_ids(logits: Logits, sampling: Sampling) -> tuple[Ids, Probabilities]:
-    """Return the ids that all filters keep, and their logits minus the highest logit.
+    """Return the ids that pass all filters, and their logits minus the highest logit.
 
     They are ordered by probability, or by id if neither top-k nor top-p applies.
     """
@@ -321,7 +324,7 @@ def _total_weight(logits: Logits, highest: np.float32) -> float:
 
 
 def _count_likely(weights: Probabilities, total: float, sampling: Sampling) -> int:
-    """Return how many of the descending weights top-p and min-p keep, at least 1."""
+    """Return how many tokens top-p and min-p keep, at least 1. The weights must be in descending order."""
     kept = len(weights)
     if sampling.top_p < 1:
         kept = min(kept, int(weights.cumsum().searchsorted(sampling.top_p * total)) + 1)
@@ -333,10 +336,10 @@ def _count_likely(weights: Probabilities, total: float, sampling: Sampling) -> i
 def top_ids(logits: Logits, count: int) -> Ids:
     """Return the ids of the `count` largest logits, largest first (all if there are fewer).
 
-    A long row is split into strided columns first: the count-th largest of the columns' maxima is a lower
-    bound on the count-th largest logit, and only columns that reach it are examined. Few numpy functions are
-    called, because each costs microseconds: after decoding, the CPU caches hold the model's weights. Raises
-    DecodeFailed for NaN or infinite logits.
+    A long row is first split into strided columns. The count-th largest of the columns' maxima is a lower
+    bound on the count-th largest logit, so only columns that reach it are examined. Few numpy functions are
+    called because each costs microseconds: after decoding, the CPU caches are full of the model's weights.
+    Raises DecodeFailed for NaN or infinite logits.
     """
     count = min(count, len(logits))
     columns = max(_COLUMNS, 4 * count)
@@ -361,6 +364,6 @@ def top_ids(logits: Logits, count: int) -> Ids:
 
 
 def _check(highest: np.float32) -> None:
-    """Raise DecodeFailed unless the highest logit is finite; it is NaN if any logit is."""
+    """Raise DecodeFailed unless the highest logit is finite. It is NaN if any logit is NaN."""
     if not math.isfinite(highest):
         raise broken_logits()

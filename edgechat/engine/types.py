@@ -13,20 +13,20 @@ from edgechat.native.params import AdapterUse, Buffer
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]
-"""stop: the model ended the reply, or a stop string occurred; length: `max_tokens` was reached; context: the
-cache is full; tools: the model ended the reply by calling tools.
+"""stop: the model ended the reply, or a stop string occurred. length: `max_tokens` was reached. context: the
+cache is full. tools: the model ended the reply by calling tools.
 """
 Overflow = Literal["window", "error"]
-"""What to do if a conversation outgrows the context: leave out its oldest turns, or reject it."""
+"""What to do when a conversation outgrows the context: leave out its oldest turns, or reject it."""
 Priority = Literal["interactive", "background"]
 ToolChoice = Literal["auto", "required"]
-"""auto: the model may call tools; required: it must call at least one."""
+"""auto: the model may call tools. required: it must call at least one."""
 Effort = Literal["low", "medium", "high"]
-"""How long a model thinks, if its template supports it."""
+"""How long a model should think, if its template supports this setting."""
 Source = Literal["model", "mtp", "eagle3", "ngram"]
-"""Where drafts come from: a small model, the model's own layers, an EAGLE-3 head, or the chat's n-grams."""
+"""Where drafts come from: a small model, the model's own layers, an EAGLE-3 head, or n-grams in the chat."""
 LONGEST_DRAFT: dict[Source, int] = {"model": 8, "mtp": 8, "eagle3": 8, "ngram": 15}
-"""In tokens. Copied text may match for longer; computed drafts diverge sooner."""
+"""In tokens. Copied text may go on matching for longer; computed drafts diverge sooner."""
 MediaFile = Image | Sound
 """An image or sound in a message."""
 
@@ -47,7 +47,7 @@ class Tool(msgspec.Struct, frozen=True):
     parameters: str = '{"type": "object", "properties": {}}'
     """JSON schema, as text."""
     strict: bool = False
-    """Enforce the schema even if calls are optional."""
+    """Whether to enforce the schema even if calls are optional."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True):
     thinking: str = ""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
-    """For role 'tool': the id of the call whose result is in `content`."""
+    """For role 'tool': the id of the call that produced the result in `content`."""
     media: tuple[MediaFile, ...] = ()
     """In the order of their placeholders in `content`; see `edgechat.base.images.image.PLACE`."""
 
@@ -69,18 +69,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 0.8
     """0 always takes the likeliest token."""
     top_k: int = 40
-    """0 disables this filter. For top_p and repetition_penalty, 1 does; for the other filters, 0."""
+    """0 disables this filter. top_p and repetition_penalty are disabled by 1, the other filters by 0."""
     top_p: float = 0.95
     min_p: float = 0.05
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_window: int = 64
-    """Number of preceding tokens, including the prompt's, that the penalties consider."""
+    """How many of the preceding tokens, including the prompt's, the penalties consider."""
     seed: int | None = None
-    """None: a new seed for each request."""
+    """None uses a new seed for each request."""
     bias: tuple[tuple[int, float], ...] = ()
-    """(token, value) pairs: each value is added to the token's logit before anything else."""
+    """(token, value) pairs. Each value is added to the token's logit before anything else happens."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,57 +89,57 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     messages: tuple[Message, ...] = ()
     text: str | tuple[int, ...] | None = None
-    """Raw prompt instead of messages: no template, no thinking, no window."""
+    """A raw prompt instead of messages. There is no template, no thinking and no window."""
     suffix: str = ""
-    """Text that comes after the reply, for filling in the middle; `text` must then be a string."""
+    """Text that comes after the reply, for fill-in-the-middle. `text` must then be a string."""
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     tool: str | None = None
-    """Name of the tool that must be called if tool_choice is 'required'; None: any."""
+    """The tool that must be called if tool_choice is 'required'; None allows any tool."""
     most_calls: int | None = None
-    """Number of calls after which the reply ends; None: no limit."""
+    """How many calls a reply may have before it is ended; None means no limit."""
     schema: str | None = None
-    """JSON schema, as text, for the answer; '{"type": "object"}' is any JSON object."""
+    """JSON schema, as text, for the answer. '{"type": "object"}' stands for any JSON object."""
     logprobs: int | None = None
-    """Report the logprob of each token of the answer, and of this many of the likeliest tokens in its place.
-    None: report neither.
+    """Report the logprob of each token in the answer, along with this many of the likeliest tokens at its
+    position. None reports no logprobs.
     """
     sampling: Sampling = Sampling()
     adapters: tuple[AdapterUse, ...] = ()
     """LoRA adapters, applied together."""
     sampling_set: tuple[str, ...] | None = None
-    """Fields of `sampling` that were set explicitly. Only these are sent to a remote engine, which has its
-    own defaults. None: the fields that differ from our defaults.
+    """The fields of `sampling` that were set explicitly. Only these are sent to a remote engine, which has
+    its own defaults. None: the fields that differ from our defaults.
     """
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None
-    """Switch thinking on or off; None: the template's default."""
+    """Whether the model should think; None leaves it to the template."""
     effort: Effort | None = None
     """How long to think; only for models with `has_effort`."""
     date: str | None = None
-    """Date for the template (ISO), fixed per chat so that its cached prefix survives midnight."""
+    """The date for the template (ISO). It is fixed per chat, so that the cached prefix survives midnight."""
     chat: str | None = None
-    """Id of the conversation, for prewarming and saving its state to disk. None: do neither."""
+    """The conversation's id, for prewarming and for saving its state to disk. None does neither."""
     overflow: Overflow = "window"
     priority: Priority = "interactive"
     """Background requests run only while no other request is waiting."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """A request's token counts. Of the prompt's tokens, `cached_tokens` did not have to be computed."""
+    """A request's token counts. `cached_tokens` is how much of the prompt did not have to be computed."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     dropped_turns: int = 0
-    """Turns left out because they did not fit into the context."""
+    """How many turns were left out because they did not fit into the context."""
     shifted_tokens: int = 0
-    """Cached tokens that a context shift has moved, which makes them approximate."""
+    """How many cached tokens a context shift has moved, which makes them approximate."""
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """A request's timings, measured in the worker. Rates are tokens per second; 0 if nothing was timed."""
+    """A request's timings, measured in the worker. Rates are in tokens per second; 0 means not measured."""
 
     ttft_ms: float
     """Time from the request's arrival to its first token."""
@@ -149,10 +149,10 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's draft statistics."""
+    """Statistics on a request's drafts."""
 
     drafted_tokens: int
-    """Drafted tokens that were verified."""
+    """How many drafted tokens were verified."""
     accepted_tokens: int
     mean_length: float
     """Mean number of tokens in a draft."""
@@ -164,10 +164,10 @@ class Difference(msgspec.Struct, frozen=True):
     """A buffer whose size differs from the plan."""
 
     name: str
-    """llama.cpp's name for its type."""
+    """llama.cpp's name for the buffer's type."""
     what: Literal["weights", "cache", "compute"]
     planned: int
-    """Bytes."""
+    """In bytes."""
     real: int
 
 
@@ -182,7 +182,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     train_context: int
     can_switch_thinking: bool
     has_tools: bool = False
-    """Whether the template supports tools; if not, a message tells the model about them."""
+    """Whether the template supports tools. If not, a message tells the model about them."""
     has_effort: bool = False
     """Whether the template supports `Effort`."""
     sees: bool = False
@@ -190,26 +190,26 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     hears: bool = False
     """Whether the model accepts sounds."""
     no_vision: str = ""
-    """Why it accepts neither although a projector is available; else ''."""
+    """Why it accepts neither images nor sounds although a projector is available; otherwise ''."""
     template: Literal["own", "chatml"]
-    """chatml: the file has no template, so the most common template is used."""
+    """chatml: the file has no template, so the most common one is used."""
     load_ms: float
     embedding: int = 0
-    """Dimensions of an embedding model; 1 for a reranking model. 0 for models that can chat."""
+    """Dimensions of an embedding model's vectors; 1 for a reranking model. 0 for models that can chat."""
     memory_bytes: int = 0
-    """Resident memory of the worker after loading."""
+    """The worker's resident memory after loading, in bytes."""
     buffers: tuple[Buffer, ...] = ()
-    """Buffers allocated by llama.cpp; empty if unknown."""
+    """The buffers that llama.cpp allocated; empty if unknown."""
     differences: tuple[Difference, ...] = ()
     """Buffers whose size differs from the plan."""
     drafters: tuple[str, ...] = ()
     """Names of the drafters, such as a model's name or 'n-grams'."""
     no_draft: str = ""
-    """Why there is no drafter or a requested drafter is missing; else ''."""
+    """Why there is no drafter, or why a requested one is missing; otherwise ''."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An error to send through the pipe: class name, message and hint."""
+    """An error, as sent through the pipe: class name, message and hint."""
 
     kind: str
     message: str
@@ -217,33 +217,35 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: EdgechatError) -> ErrorInfo:
-        """Convert an error."""
+        """Convert an exception."""
         return cls(type(error).__name__, error.message, error.hint)
 
     def error(self) -> EdgechatError:
-        """Return an error of the original class."""
+        """Return an exception of the original class."""
         return by_name(self.kind)(self.message, hint=self.hint)
 
 
-# To the worker.
+# Messages to the worker.
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How the worker treats a chat's cache after a reply."""
+    """What the worker does with a chat's cache after a reply."""
 
     settle: bool = True
-    """Prewarm: compute the beginning of the next turn in idle time."""
+    """Whether to prewarm: compute the start of the next turn during idle time."""
     settle_on_battery: bool = True
     disk_bytes: int | None = None
-    """Limit on saved chat states. 0 saves none; None: 4 GiB, or a tenth of the free space if that is less."""
+    """Limit on the chat states saved to disk. 0 saves none. None means 4 GiB, or a tenth of the free space if
+    that is less.
+    """
     grammars: bool = False
-    """Prepare for schemas while the model loads. Otherwise the first request with a schema waits for this,
-    and all other requests may be delayed by up to 0.7 s.
+    """Whether to prepare for schemas while the model loads. Otherwise the first request with a schema has to
+    wait for this, and all other requests may be delayed by up to 0.7 s.
     """
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
-    """Compute an embedding of each text or token list, or its score as an answer to `query`, if set.
+    """Embed each text or token list or, if `query` is set, score it as an answer to the query.
 
     Only for embedding and reranking models.
     """
@@ -251,15 +253,15 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     request_id: str
     texts: tuple[str | tuple[int, ...], ...]
     cut: bool = False
-    """Truncate texts that are too long instead of rejecting them."""
+    """Whether to truncate texts that are too long instead of rejecting them."""
     query: str | None = None
     """For a reranking model; None for an embedding model."""
 
 
 MOST_CHARACTERS = 2**20
-"""Maximum length of text to translate: more than contexts hold, and tokenized within about a second."""
+"""Maximum length of text to translate: more than any context holds, but tokenized within about a second."""
 MOST_WITH_MARKS = 2**15
-"""The same if control tokens are parsed, which takes quadratic time if there are many."""
+"""The limit when control tokens are parsed, which takes quadratic time if there are many."""
 MOST_TOKENS = 2**17
 """Maximum number of tokens to translate."""
 
@@ -273,23 +275,23 @@ class Translate(msgspec.Struct, frozen=True, tag=True):
     request_id: str
     what: Translatable
     bos: bool = False
-    """Prepend the beginning-of-sequence token if the model expects it."""
+    """Whether to prepend the beginning-of-sequence token if the model expects it."""
     special: bool = False
-    """Parse control tokens in the text."""
+    """Whether to parse control tokens in the text."""
 
 
-# From the worker.
+# Messages from the worker.
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=True):
-    """How many of the oldest turns, after pinned ones, are not sent because they do not fit."""
+    """How many of the oldest turns, after any pinned turn, are not sent because they do not fit."""
 
     request_id: str
     turns: int
 
 
 class Prefill(msgspec.Struct, frozen=True, tag=True):
-    """Prefill progress: `done` of `total` tokens are in the cache; all of them in the last event.
+    """Prefill progress: `done` of `total` tokens are in the cache. In the last event, all of them are.
 
     `cached` tokens did not have to be computed.
     """
@@ -301,12 +303,12 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Natural log probabilities of a token and of alternatives, before any filter."""
+    """Natural log probabilities of a token and of its alternatives, before any filter."""
 
     token: bytes
     logprob: float
     others: tuple[tuple[bytes, float], ...] = ()
-    """The likeliest tokens in its place, likeliest first; may include the token itself."""
+    """The likeliest tokens at its position, likeliest first. The token itself may be among them."""
 
 
 class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -317,11 +319,11 @@ class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     thinking: bool
     tokens: int
     chances: tuple[TokenLogprobs, ...] = ()
-    """Logprobs of the answer's tokens since the last Delta, if requested; `text` may then be empty."""
+    """Logprobs of the answer's tokens since the last Delta, if requested. `text` may then be empty."""
 
 
 class ToolCallBegun(msgspec.Struct, frozen=True, tag=True):
-    """The beginning of a tool call; `call` holds the arguments known so far."""
+    """The start of a tool call. `call` contains the arguments known so far."""
 
     request_id: str
     call: ToolCall
@@ -329,7 +331,7 @@ class ToolCallBegun(msgspec.Struct, frozen=True, tag=True):
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True, tag=True):
-    """More of the last call's arguments, which may remain incomplete if the reply ends early."""
+    """More of the last call's arguments, which may stay incomplete if the reply ends early."""
 
     request_id: str
     text: str
@@ -337,7 +339,7 @@ class ToolCallArguments(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """End of a reply."""
+    """The end of a reply."""
 
     request_id: str
     reason: FinishReason
@@ -350,27 +352,27 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
     @classmethod
     def cancelled(cls, request_id: str, prompt_tokens: int = 0) -> Finished:
-        """Return the end of a request that was cancelled before its reply began."""
+        """Return the event that ends a request cancelled before its reply started."""
         return cls(request_id, "cancelled", Usage(prompt_tokens, 0, 0), Timings(0.0, 0.0, 0.0))
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Failure of a request, or of the load if `request_id` is None."""
+    """A request failed, or the load failed if `request_id` is None."""
 
     request_id: str | None
     error: ErrorInfo
 
 
 class Persisted(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Persist."""
+    """The answer to Persist."""
 
     chat: str | None
 
 
 class Embedded(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Embed: a vector of length 1 (or 0) for each text, as little-endian 32-bit floats.
+    """The answer to Embed: a vector of length 1 (or 0) for each text, as little-endian 32-bit floats.
 
-    With a query: a single number per text, higher for better answers.
+    With a query, there is a single number per text, which is higher for better answers.
     """
 
     request_id: str
@@ -380,7 +382,7 @@ class Embedded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Translated(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Translate; `text` is empty unless tokens were given."""
+    """The answer to Translate. `text` is empty unless tokens were given."""
 
     request_id: str
     tokens: tuple[int, ...]
@@ -388,9 +390,9 @@ class Translated(msgspec.Struct, frozen=True, tag=True):
 
 
 class Prewarmed(msgspec.Struct, frozen=True, tag=True):
-    """Sent some time after Finished: the cache holds the first `tokens` tokens of the chat's next turn.
+    """The cache now holds the first `tokens` tokens of the chat's next turn. Sent some time after Finished.
 
-    Of these, `computed` were not cached before.
+    Of these tokens, `computed` were not cached before.
     """
 
     request_id: str
@@ -399,5 +401,5 @@ class Prewarmed(msgspec.Struct, frozen=True, tag=True):
 
 
 RequestEvent = Dropped | Prefill | Delta | ToolCallBegun | ToolCallArguments | Finished
-"""Request events that front ends receive; Failed is raised as an exception instead."""
+"""Request events that front ends receive. Failed is raised as an exception instead."""
 Event = RequestEvent | Failed | Persisted | Prewarmed | Embedded | Translated

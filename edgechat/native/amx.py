@@ -1,12 +1,12 @@
-"""AMX, the matrix unit of Intel's server processors: used if llama.cpp computes correctly with it.
+"""AMX, the matrix unit in Intel's server processors: used if llama.cpp computes correctly with it.
 
-Kernels compiled by GCC before version 13 crash in the first answer, since the compiler drops the tile
-configuration, which it believes is never read (llama.cpp's pull request 26954). The library does not reveal
+Kernels compiled by GCC versions before 13 crash on the first answer: the compiler drops the tile
+configuration, believing that it is never read (llama.cpp's pull request 26954). The library does not reveal
 its compiler, so a child process tries each build once (`amx_trial.py`), and the outcome is stored.
 
-A process must request AMX from Linux, which refuses while a thread has a signal stack too small for the
-tiles' state (Documentation/arch/x86/xstate.rst, `validate_sigaltstack`). To forbid AMX, llama.cpp is made to
-request it while there is such a stack.
+A process must ask Linux for permission to use AMX. Linux refuses while any thread has a signal stack too
+small for the tiles' state (Documentation/arch/x86/xstate.rst, `validate_sigaltstack`). To forbid AMX, we make
+llama.cpp ask while there is such a stack.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ VARIABLE = "EDGECHAT_AMX"
 _FILE = "amx.json"
 _MAX_FILE_BYTES = 1 << 16
 _TIME_LIMIT = 20.0
-"""Seconds. The trial takes half a second, a third of it for importing numpy."""
+"""In seconds. The trial takes half a second, a third of it for importing numpy."""
 _SMALL = 8192
-"""Bytes: enough for AVX-512 (3.5 KiB), as the kernel requires, but not for the tiles' 8 KiB."""
+"""In bytes: enough for AVX-512 (3.5 KiB), as the kernel requires, but not for the 8 KiB of tiles."""
 
 
 class _SignalStack(ctypes.Structure):
@@ -47,26 +47,26 @@ class _SignalStack(ctypes.Structure):
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a build's trial."""
+    """The outcome of the trial for one build."""
 
     build: str
     failure: str
-    """Reason for not using AMX; empty if it is used."""
+    """Why AMX is not used; empty if it is used."""
 
 
 def is_used() -> bool:
-    """Return whether AMX is used, according to the stored trial. Takes 0.1 ms and starts no process."""
+    """Return True if AMX is used, according to the stored trial. Takes 0.1 ms and starts no process."""
     return _may_be_there() and (found := _stored()) is not None and not found.failure
 
 
 def failure() -> str:
-    """Return why AMX is not used, phrased as a predicate; '' if it is used, missing or forbidden."""
+    """Return why AMX failed its trial, phrased as a predicate; '' if it is used, missing or forbidden."""
     found = _stored() if _may_be_there() else None
     return found.failure if found is not None else ""
 
 
 def computes_right(folder: Path) -> bool:
-    """Return whether AMX is available and the llama.cpp in `folder` computes correctly with it."""
+    """Return True if AMX is available and the llama.cpp in `folder` computes correctly with it."""
     if not _may_be_there():
         return False
     files = [(path.name, path.stat()) for path in sorted(folder.glob("*ggml-cpu*"))]
@@ -106,14 +106,14 @@ def _stored() -> _Outcome | None:
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """Make Linux refuse AMX to this process within the context."""
+    """Make Linux deny this process the use of AMX within the context."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         yield
         return
     libc = ctypes.CDLL(None)
     memory = ctypes.create_string_buffer(_SMALL)
     small, before = _SignalStack(ctypes.addressof(memory), 0, _SMALL), _SignalStack()
-    replaced = libc.sigaltstack(ctypes.byref(small), ctypes.byref(before)) == 0  # or the minimum is larger
+    replaced = libc.sigaltstack(ctypes.byref(small), ctypes.byref(before)) == 0  # False if it is too small
     try:
         yield
     finally:

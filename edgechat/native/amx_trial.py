@@ -1,4 +1,4 @@
-"""Child process that compares matrix products with and without AMX; broken kernels may crash it."""
+"""Child process that compares matrix products with and without AMX, because broken kernels may crash it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TYPES = {
 }
 """Types for which llama.cpp has AMX kernels."""
 _COLUMNS, _ROWS = 512, 96
-"""Shape of the weights: two blocks of the K types, and one and a half blocks of rows."""
+"""Shape of the weights: each row has two blocks of the K types; the rows fill one and a half blocks."""
 _TOKENS = (1, 40)
-"""Numbers of tokens to multiply with: one uses a kernel without tiles; 40 fill a tile of 32 and part of
+"""How many tokens to multiply with: 1 uses a kernel without tiles; 40 fill one tile of 32 and part of
 another.
 """
 _MOST_ERROR = 1e-3
-"""Largest error relative to the product's norm. Both products round their input alike: errors from 5e-8 to
-3e-7 were seen, and 2e-4 with F16.
+"""Largest accepted error, relative to the norm of the product. Both products round their input in the same
+way; observed errors are 5e-8 to 3e-7, or 2e-4 with F16.
 """
 _ARENA = 1 << 20
 
@@ -45,7 +45,7 @@ class _InitParams(ctypes.Structure):
 
 
 def main() -> None:
-    """Answer with the reason that AMX cannot be used; empty if it can."""
+    """Send the reason why AMX cannot be used, or nothing if it can."""
     answer(lambda _request: _failure().encode())
 
 
@@ -69,7 +69,7 @@ def _failure() -> str:
 
 
 def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
-    """Return ggml's product [n_tokens, n_rows], with weights of type `kind` in a buffer of type `layout`."""
+    """Return ggml's product [n_tokens, n_rows], using weights of type `kind` in a buffer of type `layout`."""
     stored, used = _arena(), _arena()
     matrix = _matrix(stored, kind, weights.shape)
     column = _matrix(used, lib.GGML_TYPE_F32, given.shape)
@@ -94,7 +94,7 @@ def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
 
 
 def _arena() -> Any:
-    """Return a ggml context for tensor descriptions."""
+    """Return a ggml context that holds tensor descriptions only."""
     return ctypes.c_void_p(ggml.call("ggml_init", ctypes.c_void_p, _InitParams(_ARENA, None, True)))
 
 
@@ -105,6 +105,6 @@ def _matrix(arena: Any, kind: int, shape: tuple[int, ...]) -> Any:
 
 
 def _allocate(arena: Any, layout: int) -> Any:
-    """Return a new buffer that holds the arena's tensors."""
+    """Allocate and return a buffer for the arena's tensors."""
     name = "ggml_backend_alloc_ctx_tensors_from_buft"
     return ctypes.c_void_p(ggml.call(name, ctypes.c_void_p, arena, ctypes.c_void_p(layout)))

@@ -1,4 +1,4 @@
-"""Batches of tokens or embeddings for calls of llama.cpp, and candidates in place of all logits.
+"""Batches of tokens or embeddings for llama.cpp's calls, and top candidates instead of all logits.
 
 With a vocabulary of 150,000 tokens, a row of logits takes 600 kB, or 50 ms at 100 Mbit/s, while top-k
 sampling needs a few dozen of them. llama.cpp can let a device choose these (its "backend sampling"); the
@@ -65,13 +65,13 @@ class EmbeddingBatch:
     ) -> None:
         """Lay out embeddings [n, n_embd] at positions [1 or 4, n].
 
-        all_rows: whether the logits of all rows are wanted, rather than none.
+        all_rows: whether logits are wanted for all rows or for none.
         """
         (n, n_embd), (n_numbers, n_positions) = embeddings.shape, positions.shape
         if n != n_positions:
             raise ValueError(f"{n} embeddings have {n_positions} positions")
         self.shape = n_numbers, n_embd
-        """Numbers per position, and per embedding."""
+        """How many numbers make up a position, and an embedding."""
         self._embedding = np.ascontiguousarray(embeddings, np.float32)
         self._position = np.ascontiguousarray(positions, np.int32)
         self._n_seq = np.ones(n, np.int32)
@@ -84,7 +84,7 @@ class EmbeddingBatch:
 
 
 def sends_candidates(params: LoadParams, n_layers: int, n_vocab: int) -> bool:
-    """Return whether another machine computes so many logits that it should only send candidates."""
+    """Return True if another machine computes so many logits that it should send only candidates."""
     makes_logits = params.gpu_layers > n_layers and params.devices[-1].startswith("RPC")
     return bool(params.rpc) and makes_logits and n_vocab >= CANDIDATES_FROM and not params.embeddings
 
@@ -103,12 +103,12 @@ class Candidates:
         """Size of llama.cpp's buffer for the candidates."""
 
     def configure(self, native: Any) -> None:
-        """Set the samplers before a context is created, so that its buffers have room for them."""
+        """Set the samplers before a context is created, so that it reserves buffer space for them."""
         native.samplers, native.n_samplers = self._configs, len(self._configs)
         native.n_outputs_max_per_seq = 0
 
     def use(self, context: Any, seqs: Collection[int], *, wanted: bool) -> None:
-        """Give these sequences candidates, or all logits; a change takes several milliseconds."""
+        """Switch these sequences to candidates or to all logits. A switch takes several milliseconds."""
         for seq in seqs:
             if wanted == (seq in self._chains):
                 continue
@@ -134,24 +134,24 @@ class Candidates:
 
 
 def _chain() -> Any:
-    """Return a chain with one sampler, for one context."""
+    """Return a chain with a single sampler, to be used by one context."""
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(N_CANDIDATES))
     return chain
 
 
 def _numbers(pointer: Any, kind: Any, n: int) -> npt.NDArray[Any]:
-    """Return a C array as a numpy array, valid until the next call."""
+    """Return a view of a C array as a numpy array, valid until the next call."""
     return np.frombuffer((kind * n).from_address(ctypes.addressof(pointer.contents)), kind)
 
 
 def pointer(array: npt.NDArray[Any], kind: Any) -> Any:
-    """Return a C pointer to the numbers of an array."""
+    """Return a C pointer to an array's data."""
     return ctypes.cast(ctypes.c_void_p(array.ctypes.data), ctypes.POINTER(kind))
 
 
 def _addresses(numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.uintp]:
-    """Return the address of each number, since llama.cpp expects a list of sequences per token."""
+    """Return the address of each number: llama.cpp expects a list of sequences per token."""
     addresses: npt.NDArray[np.uintp] = numbers.ctypes.data + 4 * np.arange(len(numbers), dtype=np.uintp)
     return addresses
 

@@ -1,9 +1,9 @@
-"""Memory of a context by buffer type, according to llama.cpp.
+"""A context's memory by buffer type, according to llama.cpp.
 
-llama.cpp keeps it in a std::map, which a function in its C++ interface returns. If that function is exported
-and the map's layout is known (libstdc++, so Linux), the map is walked, exact to the byte. Elsewhere the
-figures come from the log, rounded to 0.01 MiB, and the weights from the file's tensor table. See llama-ext.h
-for the function and stl_tree.h for the layout.
+llama.cpp stores the figures in a std::map, which a function in its C++ interface returns. If the build
+exports that function and the map's layout is known (libstdc++, hence Linux), the figures are read from the
+map and exact to the byte. Otherwise they come from the log, rounded to 0.01 MiB, and those for weights from
+the file's tensor table. See llama-ext.h for the function and stl_tree.h for the layout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MIB = 2**20
 
 
 class StdMap(ctypes.Structure):
-    """libstdc++'s std::map: a stateless comparator, then the header of a red-black tree."""
+    """libstdc++'s std::map: a stateless comparator followed by the header of a red-black tree."""
 
     _fields_ = (
         ("compare", ctypes.c_uint64),
@@ -39,7 +39,7 @@ class StdMap(ctypes.Structure):
 
 
 class StdMapNode(ctypes.Structure):
-    """A node in that tree; subclasses add the key and the value after the links."""
+    """A node in that tree; subclasses append the fields for the key and the value."""
 
     _fields_: ClassVar[Sequence[tuple[str, type[Any]]]] = (
         ("color", ctypes.c_uint64),
@@ -53,7 +53,7 @@ Node = TypeVar("Node", bound=StdMapNode)
 
 
 def nodes(tree: StdMap, kind: type[Node], *, most: int) -> Iterator[Node]:
-    """Yield the nodes of a map, at most `most`. Raises ValueError if the layout is not as expected."""
+    """Yield the nodes of a map with at most `most` nodes. Raises ValueError if the layout is unexpected."""
     found, addresses = 0, [tree.root]
     while addresses and found <= tree.count <= most:
         address = addresses.pop()
@@ -67,7 +67,7 @@ def nodes(tree: StdMap, kind: type[Node], *, most: int) -> Iterator[Node]:
 
 
 class _Node(StdMapNode):
-    """Maps a buffer type to bytes: model, context and compute."""
+    """Maps a buffer type to the bytes for the model, the context and computing."""
 
     _fields_ = (
         ("type", ctypes.c_void_p),
@@ -78,12 +78,12 @@ class _Node(StdMapNode):
 
 
 def has_map() -> bool:
-    """Return whether `from_map` works with this build of llama.cpp."""
+    """Return True if `from_map` works with this build of llama.cpp."""
     return sys.platform == "linux" and ggml.exported(_SYMBOL) is not None
 
 
 def from_map(model: Model, context: Context) -> Breakdown:
-    """Return llama.cpp's own breakdown. Requires `has_map`. The map's few nodes are leaked."""
+    """Return llama.cpp's own breakdown. Requires `has_map`. Leaks the few nodes of the map."""
     read = ggml.exported(_SYMBOL)
     read.argtypes, read.restype = [ctypes.c_void_p], StdMap
     buffers = [_buffer(node) for node in nodes(read(context.pointer), _Node, most=_MOST_TYPES)]
@@ -93,7 +93,7 @@ def from_map(model: Model, context: Context) -> Breakdown:
 
 def _buffer(node: _Node) -> Buffer:
     device = ggml.holder(node.type)
-    # For ggml, a host buffer must be directly readable, which repacked weights are not.
+    # ggml calls a buffer a host buffer only if it is directly readable; repacked weights are not.
     is_host = device == ggml.CPU or ggml.ask("ggml_backend_buft_is_host", ctypes.c_bool, node.type)
     name = ggml.buffer_type_name(node.type)
     return Buffer(name, is_host, node.model, node.context, node.compute, device)
@@ -105,13 +105,13 @@ _HOLDS = re.compile(r"layer +\d+: dev = (\S+)")
 _CACHE = re.compile(r": size = +([\d.]+) MiB")
 _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
 _EVERYWHERE = ("rope_freqs.", "rope_factors_")
-"""Tensors without a layer that are copied to every device."""
+"""Prefixes of tensors that belong to no layer and are copied to every device."""
 
 
 def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapping[str, int]) -> Breakdown:
-    """Return the breakdown from what llama.cpp logged while creating the model and the context.
+    """Derive the breakdown from what llama.cpp logged while creating the model and the context.
 
-    tensors: bytes of each tensor in the file, by name. Repacked weights are not distinguished.
+    tensors: the size of each tensor in the file, by name. Repacked weights are not listed separately.
     """
     layers: dict[int, str] = {}
     moved: set[str] = set()
@@ -126,12 +126,12 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
         elif match := _HOLDS.search(line):
             holders[match[1]] += 1
         elif match := _CACHE.search(line):
-            # Printed once for all devices; a cache's layers are alike.
+            # Logged once for all devices. All layers of a cache have the same size.
             for device, n in holders.items():
                 cache[device] += float(match[1]) * n / holders.total()
             holders.clear()
         elif match := _COMPUTE.search(line):
-            compute[match[1]] = float(match[2])  # the last one counts: it may be reserved more than once
+            compute[match[1]] = float(match[2])  # the last one counts: it may be reserved several times
     weights = _weights(model.architecture, layers, moved, tensors)
     return Breakdown(_named(weights, cache, compute), context.output_bytes, context.n_ctx)
 
@@ -139,14 +139,14 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
 def _named(
     weights: Mapping[str, int], cache: Mapping[str, float], compute: Mapping[str, float]
 ) -> tuple[Buffer, ...]:
-    """Return one buffer per type. The log has weights and cache by device, the rest by buffer type."""
+    """Return one buffer per type. The log has weights and cache by device, and the rest by buffer type."""
     types = ggml.buffer_types()
     owners = {name: device for device, name in types.items()}
     buffers: list[Buffer] = []
     for name in sorted({types.get(device, device) for device in [*weights, *cache]} | {*compute}):
         is_host = name.startswith("CPU") or name.endswith("_Host")
         device = owners.get(name, ggml.CPU if is_host else name)
-        # Figures by device belong to its usual buffers, not to those pinned in RAM.
+        # A device's figures belong to its usual buffers, not to those that it pins in RAM.
         own = device if types.get(device, device) == name else ""
         sizes = round(cache.get(own, 0) * _MIB), round(compute.get(name, 0) * _MIB)
         buffers.append(Buffer(name, device == ggml.CPU, weights.get(own, 0), *sizes, device))
@@ -156,17 +156,18 @@ def _named(
 def _weights(
     architecture: str, layers: Mapping[int, str], moved: set[str], tensors: Mapping[str, int]
 ) -> Counter[str]:
-    """Return the bytes of weights on each device.
+    """Return how many bytes of weights are on each device.
 
-    The output is with the last layer. Other tensors without a layer are in RAM or copied to every device.
+    The output tensors go with the last layer. Other tensors that belong to no layer stay in RAM or are copied
+    to every device.
     """
     last = layers.get(max(layers, default=0), ggml.CPU)
-    # In LFM2's files, the output's norm is named after the embedding.
+    # LFM2's files name the output norm after the embedding.
     outputs = ("output", "token_embd_norm") if architecture.startswith("lfm2") else ("output",)
     sizes: Counter[str] = Counter()
     for name, n_bytes in tensors.items():
         devices: Iterable[str] = (last if name.startswith(outputs) else ggml.CPU,)
-        if name in moved:  # always moved to RAM
+        if name in moved:  # always placed in RAM
             devices = (ggml.CPU,)
         elif match := re.match(r"blk\.(\d+)\.", name):
             devices = (layers.get(int(match[1]), ggml.CPU),)
@@ -175,5 +176,5 @@ def _weights(
         for device in devices:
             sizes[device] += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
     if "output.weight" not in tensors and last != ggml.CPU:
-        sizes[last] += tensors.get("token_embd.weight", 0)  # tied: the device gets a copy
+        sizes[last] += tensors.get("token_embd.weight", 0)  # tied embeddings: the device gets a copy
     return sizes

@@ -1,6 +1,6 @@
 """ggml functions that llama_cpp does not bind, called through llama.cpp's library.
 
-Devices, registries and buffer types are ggml's pointers, as int.
+Devices, registries and buffer types are ggml's pointers, represented as int.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgechat.base.errors import LoadFailed
 from edgechat.native import amx
 
 CPU = "CPU"
-_CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
+_CPU, _ACCELERATED_CPU = 0, 3  # values of ggml_backend_dev_type
 library: ctypes.CDLL = lib._lib
 """llama.cpp's shared library, which also exports ggml; llama_cpp has no public name for it."""
 _MODULES = {"cuda": "CUDA", "hip": "ROCm", "metal": "MTL", "sycl": "SYCL", "vulkan": "Vulkan"}
@@ -45,18 +45,18 @@ def exported(*names: str) -> Any:
 
 
 def registered(registry: Any, name: bytes) -> Any:
-    """Return the address of a backend's function, by its name; None if there is none."""
+    """Return the address of a backend's function by name, or None if there is no such function."""
     handle, function = ctypes.c_void_p(registry), ctypes.c_char_p(name)
     return registry and call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, handle, function)
 
 
 def text(raw: bytes | None) -> str:
-    """Return a C string as text; '' for NULL."""
+    """Decode a C string; NULL becomes ''."""
     return raw.decode("utf-8", "replace").strip() if raw else ""
 
 
 def start() -> None:
-    """Prepare llama.cpp for computing; can be called again. Raises LoadFailed without a usable backend."""
+    """Prepare llama.cpp for computing; may be called repeatedly. Raises LoadFailed if no backend works."""
     load_backends()
     _lay_out()
 
@@ -64,8 +64,8 @@ def start() -> None:
 def load_backends() -> None:
     """Load the backends. Raises LoadFailed if none is usable.
 
-    A portable build (GGML_BACKEND_DL) has its backends as modules in its folder, including one CPU module per
-    processor generation. The best of each kind is loaded, but only on request.
+    In a portable build (GGML_BACKEND_DL), the backends are modules in its folder, with one CPU module per
+    processor generation. ggml loads the best module of each kind, but only on request.
     """
     lib.llama_backend_init()
     if not _cpu_device():
@@ -79,19 +79,19 @@ def load_backends() -> None:
 
 
 def _cpu_device() -> Any:
-    """Return the CPU device; None without a CPU backend."""
+    """Return the CPU device, or None if there is no CPU backend."""
     return call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
 
 
 @cache
 def _lay_out() -> None:
-    """Fix the layout of weights for the rest of the process, before any sandbox."""
+    """Fix the layout of weights for the rest of the process; this must happen before any sandbox starts."""
     with contextlib.nullcontext() if amx.computes_right(_folder()) else amx.refused():
         weight_layouts()
 
 
 def weight_layouts() -> list[int]:
-    """Return the buffer types into which the CPU may repack weights; the first call fixes them."""
+    """Return the buffer types into which the CPU may repack weights. The first call fixes them for good."""
     device = ctypes.c_void_p(_cpu_device())
     registry = call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device)
     choose = registered(registry, b"ggml_backend_dev_get_extra_bufts")
@@ -102,7 +102,7 @@ def weight_layouts() -> list[int]:
 
 
 def cpu_buffers() -> int:
-    """Return the CPU's plain buffer type, in which weights keep their file's layout."""
+    """Return the CPU's plain buffer type, in which weights keep the layout they have in the file."""
     return int(ask("ggml_backend_dev_buffer_type", ctypes.c_void_p, _cpu_device()))
 
 
@@ -113,18 +113,18 @@ def start_cpu() -> int:
 
 
 def _folder() -> Path:
-    """Return the folder of llama.cpp's library and modules."""
+    """Return the folder that contains llama.cpp's library and modules."""
     return Path(library._name).parent
 
 
 def modules() -> list[str]:
-    """Return the GPU backends in that folder, loaded or not, by registry name."""
+    """Return the registry names of the GPU backends in that folder, loaded or not."""
     names = {path.stem.removeprefix("lib").removeprefix("ggml-") for path in _folder().glob("*ggml-*")}
     return [registry for module, registry in _MODULES.items() if module in names]
 
 
 def registries() -> list[int]:
-    """Return the backends that are built in or loaded, and every added RPC server."""
+    """Return the backends that are built in or loaded, including every RPC server added so far."""
     count = call("ggml_backend_reg_count", ctypes.c_size_t)
     return [call("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
 
@@ -147,7 +147,7 @@ def device_handles(names: Sequence[str]) -> list[int]:
 
 
 def device_memory(device: int) -> int:
-    """Return a device's free bytes, according to its driver."""
+    """Return how many bytes are free on a device, according to its driver."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     places = map(ctypes.pointer, (free, total))
     call("ggml_backend_dev_memory", None, ctypes.c_void_p(device), *places)
@@ -165,7 +165,7 @@ def device_name(device: int) -> str:
 
 
 def is_processor(device: int) -> bool:
-    """Return whether a device is the CPU or one of its helpers (BLAS), without memory of its own."""
+    """Return True if a device is the CPU or one of its helpers (BLAS), which have no memory of their own."""
     return ask("ggml_backend_dev_type", ctypes.c_int, device) in (_CPU, _ACCELERATED_CPU)
 
 
@@ -175,7 +175,7 @@ def buffer_type_name(buffer_type: int) -> str:
 
 
 def holder(buffer_type: int) -> str:
-    """Return the device whose memory a buffer takes; it is 'CPU' even for RAM that a GPU's driver pins."""
+    """Return the device whose memory a buffer uses; 'CPU' even for RAM pinned by a GPU's driver."""
     device = ask("ggml_backend_buft_get_device", ctypes.c_void_p, buffer_type)
     if not device or is_processor(device):
         return CPU
@@ -184,7 +184,7 @@ def holder(buffer_type: int) -> str:
 
 
 def buffer_types() -> dict[str, str]:
-    """Return the names of all devices except the CPU, with the names of their buffers."""
+    """Return the names of the buffer types of all devices except the CPU, keyed by device name."""
     return {
         device_name(device): buffer_type_name(ask("ggml_backend_dev_buffer_type", ctypes.c_void_p, device))
         for device in devices()

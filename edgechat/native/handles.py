@@ -1,7 +1,7 @@
-"""Owners of llama.cpp's objects: Model and Context free what they hold, once, in close().
+"""Owners of llama.cpp's objects: Model and Context free what they own, once, in close().
 
-llama-cpp-python's high-level `Llama` hides much that the engine needs and computes more than it uses, so only
-low-level functions are called. Every return code is checked here.
+llama-cpp-python's high-level `Llama` hides much that the engine needs and computes more than the engine uses,
+so only low-level functions are called. Every return code is checked here.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from edgechat.native.params import N_CANDIDATES, LoadParams
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _NEVER_CHOSEN = -1e30
-"""Logit of suppressed tokens; unlike negative infinity, it can be multiplied by a probability of 0."""
+"""The logit for suppressed tokens. Unlike negative infinity, it can be multiplied by a probability of 0."""
 DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
 
 AdapterPointer = Any
 """A LoRA adapter loaded by llama.cpp."""
 
-# llama.cpp calls `bool abort(void *)` after every operation. In Python, that would take a tenth of a token's
-# time; strlen takes a nanosecond, and is false while the string is empty.
+# llama.cpp calls `bool abort(void *)` after every operation. A Python function would add a tenth to the time
+# per token; strlen takes a nanosecond, and returns 0 (false) as long as the string is empty.
 _libc = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
 _IS_SET = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
 _NEVER = lib.ggml_abort_callback()
 
 
 class Aborted(Exception):
-    """A call ended early; its last micro-batch has been removed from the cache."""
+    """A call was aborted; its last micro-batch has been removed from the cache."""
 
 
 class Model:
-    """The weights and vocabulary of a model."""
+    """A model's weights and vocabulary."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Model:
         writable: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load `path`, placed as in `load` (see `placement`). Raises LoadFailed with llama.cpp's error.
+        """Load `path`, placing it as `load` specifies. Raises LoadFailed with llama.cpp's error.
 
-        dry: only read the header; contexts of such a model know their sizes but cannot decode. writable: keep
-        the weights in private memory, in the file's layout.
+        load: see `placement`. dry: only read the header. Contexts of such a model know their sizes but cannot
+        decode. writable: load the weights into private memory, in the file's layout.
         """
         ggml.start()
         self._servers: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Model:
         rpc.hold(self._servers)
         self.vocab = lib.llama_model_get_vocab(self._pointer)
         n_placed, n_layers = load.gpu_layers, self.n_layers
-        # llama.cpp would distribute the existing layers instead, in other proportions.
+        # llama.cpp would spread the existing layers over the devices in different proportions.
         if n_placed > n_layers + 1:
             self.close()
             raise LoadFailed(
@@ -131,7 +131,7 @@ class Model:
 
     @property
     def suppressed(self) -> list[int]:
-        """Ids that must never be generated, according to the file, such as those for parts of an image."""
+        """Ids that the file says must never be generated, such as those that stand for parts of an image."""
         count = ctypes.c_int32()
         first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         ids = first[: count.value] if first else []
@@ -139,59 +139,59 @@ class Model:
 
     @property
     def train_context(self) -> int:
-        """Context length used in training, in tokens."""
+        """Context length that the model was trained with, in tokens."""
         return int(lib.llama_model_n_ctx_train(self.pointer))
 
     @property
     def window(self) -> int:
-        """Attention window of some layers in tokens; 0 if there is none."""
+        """Size in tokens of the attention window that some layers use; 0 if there is none."""
         return int(lib.llama_model_n_swa(self.pointer))
 
     @property
     def has_recurrent_state(self) -> bool:
-        """Whether some layers have a state that cannot be truncated."""
+        """Whether some layers have a recurrent state, which cannot be truncated."""
         pointer = self.pointer
         return bool(lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer))
 
     @property
     def uses_mrope(self) -> bool:
-        """Whether a position consists of time, row and column (M-RoPE), which are equal for text."""
+        """Whether a position consists of time, row and column (M-RoPE). For text, all three are equal."""
         kinds = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
         return lib.llama_model_rope_type(self.pointer) in kinds
 
     @property
     def can_decode(self) -> bool:
-        """Whether the model can decode; encoders, for embeddings or reranking, cannot."""
+        """Whether the model can decode; encoders, used for embeddings or reranking, cannot."""
         return bool(lib.llama_model_has_decoder(self.pointer))
 
     @property
     def pooling(self) -> str | None:
-        """Number of the pooling type for embeddings; None if there is none or it is unknown."""
+        """Number of the pooling type for embeddings; None if the file has none or it is unknown."""
         kind = self.meta(f"{self.architecture}.pooling_type")
         return None if kind == "0" else kind
 
     @property
     def chat_template(self) -> str | None:
-        """The file's default chat template."""
+        """The default chat template in the file."""
         template = lib.llama_model_chat_template(self.pointer, None)
         return template.decode("utf-8", "replace") if template else None
 
     @property
     def rerank_template(self) -> str | None:
-        """Prompt for a reranking model, with '{query}' and '{document}'; None if the file has none."""
+        """A reranking model's prompt, with '{query}' and '{document}'; None if the file has none."""
         template = lib.llama_model_chat_template(self.pointer, b"rerank")
         return template.decode("utf-8", "replace") if template else None
 
     def meta(self, key: str) -> str | None:
-        """Return a metadata value as printed by llama.cpp, up to 1 KiB."""
+        """Return a metadata value as llama.cpp prints it, up to 1 KiB."""
         buffer = ctypes.create_string_buffer(1024)
         size = lib.llama_model_meta_val_str(self.pointer, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if size >= 0 else None
 
     def load_adapter(self, path: Path) -> AdapterPointer:
-        """Load a LoRA adapter, which is freed with the model at the latest. Raises LoadFailed.
+        """Load a LoRA adapter. It is freed along with the model unless freed earlier. Raises LoadFailed.
 
-        It must be checked first: llama.cpp aborts on some invalid contents.
+        Check the file first: llama.cpp aborts the process on some invalid contents.
         """
         logs.last_errors.clear()
         adapter = lib.llama_adapter_lora_init(self.pointer, str(path).encode())
@@ -204,7 +204,7 @@ class Model:
         lib.llama_adapter_lora_free(adapter)
 
     def close(self) -> None:
-        """Free the model, after all its contexts."""
+        """Free the model. All of its contexts must be closed first."""
         if self._pointer:
             lib.llama_model_free(self._pointer)
             self._pointer = None
@@ -212,7 +212,7 @@ class Model:
 
 
 class Context:
-    """A KV cache with compute buffers. The model must outlive it."""
+    """A KV cache and its compute buffers. The model must outlive it."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class Context:
         kind: int = lib.LLAMA_CONTEXT_TYPE_DEFAULT,
         on_operation: Callable[[int, bool], bool] | None = None,
     ) -> None:
-        """Allocate the context. Raises LoadFailed. target: the context that this one drafts for.
+        """Allocate the context. Raises LoadFailed. target: the context for which this one drafts.
 
         on_operation: llama.cpp's `cb_eval`, called with a tensor's address and the flag `ask`.
         """
@@ -247,7 +247,7 @@ class Context:
         flash = (lib.LLAMA_FLASH_ATTN_TYPE_DISABLED, lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
         native.flash_attn_type = flash[params.flash_attention]
         native.type_k = native.type_v = CACHE_TYPES[params.cache_type]
-        # A full-size cache for windowed layers costs several times the memory (12 GiB instead of 2.5).
+        # A full-size cache for windowed layers takes several times as much memory (12 GiB instead of 2.5).
         native.swa_full = False
         native.kv_unified = True
         native.no_perf = True
@@ -270,26 +270,28 @@ class Context:
             )
         self._remote = ggml.device_handles(params.devices) if params.rpc else ()
         self.n_vocab = model.n_vocab
-        """Width of a row of logits."""
+        """Number of logits in a row."""
         self._suppressed = model.suppressed
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
         """Size of an embedding; 0 without embeddings."""
         self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
-        """Numbers per sequence: an embedding's size, or the number of a reranking model's scores."""
+        """How many numbers a sequence yields: an embedding's size, or a reranking model's scores."""
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_rows)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
-        """Size of llama.cpp's buffer for the logits and embeddings of a call with the maximum rows."""
+        """Size of llama.cpp's buffer for logits and embeddings, which is sized for the largest number of
+        rows.
+        """
         if self._candidates is not None:
             self.output_bytes += self._candidates.bytes
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self.n_batch = int(lib.llama_n_batch(self._pointer))
-        """Maximum tokens, or embeddings, in a call."""
+        """Maximum number of tokens or embeddings in a call."""
         self.n_ubatch = int(lib.llama_n_ubatch(self._pointer))
-        """Maximum tokens, or embeddings, in a micro-batch."""
+        """Maximum number of tokens or embeddings in a micro-batch."""
         self.n_embd_input = int(lib.llama_model_n_embd_inp(model.pointer))
-        """Size of an embedding that takes the place of a token."""
+        """Size of an embedding that replaces a token."""
         self.n_positions = 4 if model.uses_mrope else 1
-        """Numbers per position."""
+        """How many numbers make up a position."""
         self._memory = lib.llama_get_memory(self._pointer)
         self._abort = ctypes.create_string_buffer(2)
         self._abortable = False
@@ -315,10 +317,10 @@ class Context:
     ) -> npt.NDArray[np.float32] | None:
         """Compute runs of (sequence, start position, tokens, wanted rows).
 
-        Returns the rows [n, n_vocab], valid until the next call, or None if there were no free cells.
-        n_candidates: how many of the highest logits matter; the others may be -inf. 0: all matter. abortable:
-        let `abort` end the call early (only on the CPU); a recurrent state is then useless. Raises Aborted or
-        DecodeFailed.
+        Returns the rows [n, n_vocab], valid until the next call, or None if the cache has too few free cells.
+        n_candidates: how many of the highest logits are needed; others may be -inf. 0 means all of them.
+        abortable: whether `abort` may end the call early (only on the CPU), which makes a recurrent state
+        useless. Raises Aborted or DecodeFailed.
         """
         n_rows = self._batch.fill(runs)
         if n_rows > (self.n_outputs_max or n_rows):
@@ -340,11 +342,12 @@ class Context:
     ) -> npt.NDArray[np.float32] | None:
         """Compute embeddings [n, n_embd] in place of tokens, at positions [1 or 4, n] (see `MediaChunk`).
 
-        causal: whether each one only attends to those before it. If not, all that attend to each other must
-        be in one call of up to `n_ubatch`. For the rest, see `decode`.
+        causal: whether each embedding attends only to those before it. If False, all embeddings that attend
+        to each other must be in the same call, and there may be at most `n_ubatch` of them. For the rest, see
+        `decode`.
         """
         n = len(embeddings)
-        if not causal and n > self.n_ubatch:  # llama.cpp aborts
+        if not causal and n > self.n_ubatch:  # llama.cpp would abort
             raise ValueError(f"{n} embeddings that see each other are over the limit of {self.n_ubatch}")
         batch = EmbeddingBatch(seq, embeddings, positions)
         if batch.shape != (self.n_positions, self.n_embd_input) or not 0 < n <= self.n_batch:
@@ -375,7 +378,7 @@ class Context:
                 hint="Send the message again; if it fails again, try a shorter context or another model.",
             )
         if not n_rows:
-            # Without rows to fetch, nothing else waits for the device.
+            # If no rows are fetched, nothing else waits for the device.
             lib.llama_synchronize(self._pointer)
             rpc.wait(self._remote)
             return np.empty((0, self.n_vocab), np.float32)
@@ -392,7 +395,7 @@ class Context:
         return found
 
     def use_adapters(self, adapters: Sequence[tuple[AdapterPointer, float]]) -> None:
-        """Apply these LoRA adapters, with their scales, to all further calls."""
+        """Apply these LoRA adapters, with their scales, to all later calls."""
         n = len(adapters)
         pointers = (lib.llama_adapter_lora_p_ctypes * n)(*(adapter for adapter, _ in adapters))
         scales = (ctypes.c_float * n)(*(scale for _, scale in adapters))
@@ -400,7 +403,7 @@ class Context:
             raise DecodeFailed("llama.cpp cannot apply these adapters.")
 
     def abort(self) -> None:
-        """End abortable calls, the current one and later ones, until `clear_abort`. Thread-safe."""
+        """End the current abortable call and all later ones, until `clear_abort` is called. Thread-safe."""
         self._abort[0] = b"x"
 
     def clear_abort(self) -> None:
@@ -410,7 +413,8 @@ class Context:
     def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
         """Compute runs of (sequence, start position, tokens) and return their pooled results [n, n_pooled].
 
-        Earlier tokens of a sequence only count through attention. Raises DecodeFailed.
+        Tokens of a sequence from earlier calls are not pooled; they count only through attention. Raises
+        DecodeFailed.
         """
         self._batch.fill([(*run, len(run[2])) for run in runs])
         code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
@@ -430,32 +434,32 @@ class Context:
             lib.llama_memory_clear(self._memory, False)
 
     def remove(self, seq: int, start: int) -> bool:
-        """Remove the cells of `seq` from position `start` on and return llama.cpp's answer, unchecked."""
+        """Remove the cells of `seq` from position `start` on; return llama.cpp's answer, unchecked."""
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, stop: int) -> None:
-        """Share the cells of `source` up to position `stop` with `target`; -1: all cells."""
+        """Share the cells of `source` up to position `stop` with `target`; -1 shares all of them."""
         lib.llama_memory_seq_cp(self._memory, source, target, -1 if stop < 0 else 0, stop)
 
     @property
     def n_snapshots(self) -> int:
-        """How far a recurrent state can be rolled back, in tokens; 0 if it has no snapshots."""
+        """How many tokens a recurrent state can be rolled back; 0 if it has no snapshots."""
         return int(lib.llama_n_rs_seq(self._pointer))
 
     @property
     def can_shift(self) -> bool:
-        """Whether llama.cpp allows shifting positions; it does not always refuse when it should."""
+        """Whether llama.cpp says that positions can be shifted. It sometimes says so when they cannot."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Remove the cells from position `start` to `stop` and move the later ones down."""
+        """Remove the cells from position `start` to `stop` and move later cells down."""
         if not lib.llama_memory_seq_rm(self._memory, seq, start, stop):
             return False
         lib.llama_memory_seq_add(self._memory, seq, stop, -1, start - stop)
         return True
 
     def state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of the whole state of `seq`. Raises MemoryError if it is too large."""
+        """Return a copy of the entire state of `seq`. Raises MemoryError if it is too large."""
         size = int(lib.llama_state_seq_get_size(self._pointer, seq))
         if size > psutil.virtual_memory().available // 2:
             raise MemoryError
@@ -464,13 +468,13 @@ class Context:
         return data[:written]
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Restore the state of `seq`; return False if there are too few cells or the state is invalid."""
+        """Restore the state of `seq`. Returns False if there are too few cells or the state is invalid."""
         source = np.ascontiguousarray(state)
         data = pointer(source, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
 
     def partial_state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of the parts of `seq` that `remove` cannot restore: windows and recurrent states.
+        """Copy the parts of `seq` that `remove` cannot restore: windows and recurrent states.
 
         Raises MemoryError if llama.cpp cannot copy them.
         """
@@ -482,16 +486,16 @@ class Context:
         return data
 
     def set_partial_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Restore a partial state; return False, leaving its parts empty, if there are too few cells."""
+        """Restore a partial state. If there are too few cells, returns False and leaves those parts empty."""
         data = pointer(state, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data_ext(self._pointer, data, state.nbytes, seq, _PARTIAL))
 
     def last_position(self, seq: int) -> int:
-        """Return the largest position of `seq`; -1 if it is empty."""
+        """Return the largest position in `seq`, or -1 if it is empty."""
         return int(lib.llama_memory_seq_pos_max(self._memory, seq))
 
     def first_position(self, seq: int) -> int:
-        """Return the smallest position of `seq` that all layers hold; -1 if it is empty."""
+        """Return the smallest position in `seq` that is present in all layers, or -1 if it is empty."""
         return int(lib.llama_memory_seq_pos_min(self._memory, seq))
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
 """Contexts for layers that draft from a model's hidden states: MTP, EAGLE-3 and Gemma 4's drafter.
 
-An MTP head reads each token together with the model's hidden state after the previous token. It computes a
-guess at the next token, and the hidden state to continue from. An EAGLE-3 draft (Li et al. 2025,
-arXiv:2503.01840) has an encoder that merges the inputs of three of the target's layers into such a state, and
-counts positions from the text's second token. Gemma 4's drafter has no KV cache: it reads its target's, and
-drafts all tokens at the position after the target's last one, where only the hidden state tells them apart.
-llama.cpp returns hidden states through functions in llama-ext.h.
+An MTP head reads each token together with the model's hidden state after the previous token. It predicts the
+next token and computes the hidden state to continue from. An EAGLE-3 draft (Li et al. 2025, arXiv:2503.01840)
+has an encoder that merges the inputs of three of the target's layers into such a state, and it counts
+positions from the text's second token. Gemma 4's drafter has no KV cache of its own. It reads its target's,
+and drafts all tokens at the position after the target's last token; only the hidden state differs from one
+token to the next. llama.cpp returns hidden states through functions in llama-ext.h.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Rows = npt.NDArray[np.float32]
 
 
 class HeadContext(Context):
-    """Context of a draft head. It must be closed before its target."""
+    """The context in which a draft head runs. It must be closed before its target."""
 
     kind: Literal["mtp", "eagle3"] = "mtp"
     stays = False
-    """Whether all tokens of a draft have the same position."""
+    """Whether all tokens in a draft have the same position."""
 
     def __init__(
         self, model: Model, params: LoadParams, target: Context, *, of: int = lib.LLAMA_CONTEXT_TYPE_MTP
     ) -> None:
-        """Allocate the context and make the target keep its hidden states. Raises LoadFailed.
+        """Allocate the context and make the target store its hidden states. Raises LoadFailed.
 
-        model: the model that contains the head's layers. params: the target's.
+        model: the model that contains the head's layers. params: the target's parameters.
         """
         self._functions = _functions()
         self._target = target
@@ -57,18 +57,19 @@ class HeadContext(Context):
         if self.n_vocab != target.n_vocab:
             self.close()
             raise LoadFailed(f"The draft has {self.n_vocab} tokens, but its target has {target.n_vocab}.")
-        # Besides its own rows: the target's, a copy of them for readers, and those of a micro-batch.
+        # Besides its own rows, there are the target's rows, a copy of them to read from, and those of a
+        # micro-batch.
         self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
         self._keep_states(True)
         self.hands_out_all = model.architecture in HANDS_OUT_ALL
-        """Whether a call may mix tokens with and without wanted logits; if not, the latter's hidden states
-        are missing.
+        """Whether a call may mix tokens whose logits are wanted with others. If False, the others get no
+        hidden states.
         """
         self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
         self._ends: list[int] = []
 
     def _keep_states(self, keep: bool) -> None:
-        """Make the target keep the states that the head reads, or stop keeping them."""
+        """Make the target store the states that the head reads, or stop storing them."""
         self._functions.llama_set_embeddings_nextn(self._target.pointer, keep, False)
 
     def target_states(self, n_tokens: int) -> Rows:
@@ -88,7 +89,7 @@ class HeadContext(Context):
         return np.ctypeslib.as_array(first, (n, self.width))
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """Compute runs of tokens like `decode`, given the hidden state before each token [n, width]."""
+        """Compute runs of tokens as `decode` does, given the hidden state before each token [n, width]."""
         n_rows = self._batch.fill(runs)
         rows = np.ascontiguousarray(states, np.float32)
         if rows.shape != (self._batch.native.n_tokens, self.width):
@@ -98,11 +99,11 @@ class HeadContext(Context):
         return self._decode(self._batch.native, n_rows, abortable=False)
 
     def choose_layer(self, index: int) -> None:
-        """Choose which of several layers computes the following calls."""
+        """Choose which of several layers computes later calls."""
         self._functions.llama_set_nextn_layer_offset(self.pointer, index)
 
     def close(self) -> None:
-        """Free the cache and the buffers. The target stops keeping its hidden states."""
+        """Free the cache and the buffers, and make the target stop storing its hidden states."""
         if self._pointer:
             self._keep_states(False)
         super().close()
@@ -124,12 +125,15 @@ _LEAST_LOGIT = np.float32(-1e9)
 
 
 class EagleContext(HeadContext):
-    """Context of an EAGLE-3 draft. Positions in its methods are indices into the text's tokens."""
+    """The context of an EAGLE-3 draft. Its methods take positions as indices into the text's tokens."""
 
     kind: Literal["mtp", "eagle3"] = "eagle3"
 
     def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
-        """Allocate, and make the target keep the inputs of three of its layers. Raises LoadFailed."""
+        """Allocate the context and make the target store the inputs of three of its layers.
+
+        Raises LoadFailed.
+        """
         self._inputs = _Inputs()
         # The state after the last layer would also be possible, but no published draft uses it.
         self._layers = self._inputs.layers(model)
@@ -154,7 +158,7 @@ class EagleContext(HeadContext):
             self._inputs.keep(self._target.pointer, layer, keep)
 
     def target_states(self, n_tokens: int) -> Rows:
-        """Return the states [n_tokens, width] that the encoder makes from the target's last call."""
+        """Return the states [n_tokens, width] that the encoder computes from the target's last call."""
         rows = [self._inputs.get(self._target.pointer, layer) for layer in self._layers]
         shape = n_tokens, self._target_width
         inputs = np.hstack([np.ctypeslib.as_array(row, shape) for row in rows])
@@ -162,7 +166,7 @@ class EagleContext(HeadContext):
         return np.concatenate([self._encoded(inputs[at : at + size]) for at in range(0, n_tokens, size)])
 
     def _encoded(self, inputs: Rows) -> Rows:
-        # The encoder ignores positions, but llama.cpp requires them to continue the cache's positions.
+        # The encoder ignores positions, but llama.cpp requires them to follow on from those in the cache.
         start = super().last_position(0) + 1
         positions = np.arange(start, start + len(inputs), dtype=np.int32)[None]
         batch = EmbeddingBatch(0, inputs, positions, all_rows=True)
@@ -171,7 +175,7 @@ class EagleContext(HeadContext):
             raise DecodeFailed(f"llama.cpp could not encode for the draft (code {code}): {logs.cause()}")
         return self._states(self, len(inputs)).copy()
 
-    # Positions below are indices into the text's tokens, the first of which has no position.
+    # Positions below are indices into the text's tokens. The first token has no position in this context.
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
         """See `HeadContext.read`."""
@@ -185,7 +189,7 @@ class EagleContext(HeadContext):
         if not moved:
             return np.empty((0, self.n_vocab), np.float32)
         rows = super().read(moved, states[keep])
-        # Tokens unknown to the draft have no logits.
+        # Tokens that the draft does not know have no logits.
         return None if rows is None else np.maximum(rows, _LEAST_LOGIT, out=rows)
 
     def remove(self, seq: int, start: int) -> bool:
@@ -230,7 +234,7 @@ class _Inputs:
         )  # fmt: skip
 
     def layers(self, model: Model) -> list[int]:
-        """Return the target's layers that a draft reads."""
+        """Return the target layers that a draft reads."""
         ids = self._ids(model.pointer)
         return [int(ids[at]) for at in range(self._n_ids(model.pointer))]
 
@@ -248,18 +252,18 @@ def _function(name: str, gnu: str, msvc: str, arguments: list[Any], result: Any)
 
 
 class AssistantContext(HeadContext):
-    """Context of a drafter that shares its target's cache: nothing is read, cut or saved here."""
+    """Context of a drafter that uses its target's cache: there is nothing to read, truncate or save."""
 
     stays = True
 
     def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
-        """Allocate the context and make the target keep its hidden states. Raises LoadFailed."""
+        """Allocate the context and make the target store its hidden states. Raises LoadFailed."""
         if target_model.architecture != "gemma4":  # llama.cpp would crash
             raise LoadFailed(f"Gemma 4's drafter cannot draft for {target_model.architecture} models.")
         super().__init__(model, params, target)
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """See `HeadContext.read`. All tokens of a run but the last are in the target's cache."""
+        """See `HeadContext.read`. All but the last token of a run are in the target's cache."""
         drafting, keep, at = [], [], 0
         for seq, start, tokens, wanted in runs:
             at += len(tokens)

@@ -1,4 +1,4 @@
-"""llama.cpp's log, forwarded to ours, with errors kept for messages."""
+"""llama.cpp's log, forwarded to our own log. Its errors are also stored, to be quoted in messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LOG = logging.getLogger("llama.cpp")
 _LEVELS = {3: logging.WARNING, 4: logging.ERROR}
 _MAX_ERRORS = 16
 
-# llama.cpp has no error code for running out of memory, so complete messages from the sources of llama.cpp
-# and ggml are matched. Other messages quote a file's path and names in it, which may say anything.
+# llama.cpp has no error code for running out of memory, so entire messages from the source code of llama.cpp
+# and ggml are matched. Other messages quote file paths and names found in files, which may say anything.
 _BEFORE = r"(?:\w+: )?(?:error: )?(?:error loading model: |failed to initialize the context: )?"
 _SIZE = r" *[\d.]+ Mi?B"
 _MESSAGES = (
-    # ggml, for every device
+    # ggml, for all devices
     r"failed to allocate (?:\S+ )?buffer of size \d+",
     r"(?:insufficient memory|unknown allocation error) \(attempted to allocate" + _SIZE + r"\)",
     # llama.cpp
@@ -43,7 +43,7 @@ _MESSAGES = (
 _NO_MEMORY = re.compile(_BEFORE + "(?:" + "|".join(_MESSAGES) + ")")
 
 last_errors: list[str] = []
-"""First errors in llama.cpp's log; callers clear the list before each call."""
+"""The first errors in llama.cpp's log. Callers clear the list before each call."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -58,16 +58,16 @@ def _receive(level: int, text: bytes, _user: Any) -> None:
 
 _logs: list[Callable[[Any, None], None]] = [lib.llama_log_set]
 _current: list[Any] = [_receive]
-"""The current receiver of the lines."""
+"""The current receiver of log lines."""
 
 
 def install() -> None:
-    """Take over llama.cpp's log for the rest of this process."""
+    """Redirect llama.cpp's log to ours for the rest of this process."""
     _send_to(_receive)
 
 
 def add(set_log: Callable[[Any, None], None]) -> None:
-    """Take over another library's log as well, given the function that sets its receiver."""
+    """Redirect another library's log as well, given the function that sets its receiver."""
     if set_log not in _logs:
         _logs.append(set_log)
         set_log(_current[0], None)
@@ -89,7 +89,7 @@ def recording() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def listening(on_text: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_text` with every line, or part of a line, that llama.cpp logs within the context."""
+    """Call `on_text` with each line, or part of a line, that llama.cpp logs within the context."""
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator]
     def record(level: int, text: bytes, user: Any) -> None:
@@ -104,17 +104,17 @@ def listening(on_text: Callable[[str], None]) -> Iterator[None]:
 
 
 def ran_out(errors: Iterable[str]) -> bool:
-    """Return whether any of these errors is about running out of memory."""
+    """Return True if any of these errors says that memory ran out."""
     return any(_NO_MEMORY.fullmatch(line.strip()) for line in errors)
 
 
 def refusal() -> type[LoadFailed]:
-    """Return the exception class that fits the logged errors."""
+    """Return the exception class that matches the logged errors."""
     return OutOfMemory if ran_out(last_errors) else LoadFailed
 
 
 def cause() -> str:
-    """Return the first logged error, which is the cause; later ones only report that something failed."""
+    """Return the first logged error, which is the cause; later ones only say that something failed."""
     if not last_errors:
         return "it gave no reason"
-    return re.sub(r"^\w+: ", "", last_errors[0])  # without the name of the C function
+    return re.sub(r"^\w+: ", "", last_errors[0])  # drop the name of the C function

@@ -1,6 +1,6 @@
-"""Parameters of a load, the memory it takes, and which architectures can draft, as plain values.
+"""Parameters for loading a model, the memory that a load takes, and which architectures can draft.
 
-Nothing native is imported here, so that front ends can use it.
+All are plain values: nothing native is imported here, so front ends can use this module.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import msgspec
 CacheType = Literal["f16", "q8_0", "q4_0"]
 AttentionKind = Literal["flash", "plain"]
 N_CANDIDATES = 128
-"""Logits per row that a remote device sends; model makers recommend a top-k of 20 to 64."""
+"""How many logits per row a remote device sends. Model makers recommend a top-k of 20 to 64."""
 CANDIDATES_FROM = 8 * N_CANDIDATES
 """Vocabulary size from which sending all logits would take much longer."""
 _LINE = 16
-"""Numbers (int32) in a cache line."""
+"""How many int32 numbers fit into a cache line."""
 
 
 class AdapterUse(msgspec.Struct, frozen=True):
@@ -25,49 +25,53 @@ class AdapterUse(msgspec.Struct, frozen=True):
     path: str
     """A GGUF file, or a folder saved by PEFT."""
     scale: float = 1.0
-    """1 applies the adapter as trained, 0 not at all."""
+    """1 applies the adapter as trained; 0 does not apply it."""
 
 
 class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of a model and its context; all others keep llama.cpp's defaults."""
+    """Parameters for a model and its context; all others keep llama.cpp's defaults."""
 
     context: int
-    """Cells in the KV cache, shared by all sequences; llama.cpp rounds up to a multiple of 256."""
+    """Number of cells in the KV cache, shared by all sequences. llama.cpp rounds up to a multiple of 256."""
     cache_type: CacheType = "f16"
     threads: int = 1
     n_batch: int = 512
-    """Maximum tokens in a call."""
+    """Maximum number of tokens in a call."""
     n_ubatch: int = 512
-    """Tokens in a micro-batch; the compute buffers grow with it."""
+    """Number of tokens in a micro-batch. The compute buffers grow with it."""
     n_seq_max: int = 4
     n_outputs_max: int = 4
-    """Maximum rows of logits in a call. 0: n_batch; otherwise at least n_seq_max, or llama.cpp aborts."""
+    """Maximum rows of logits in a call; 0 means n_batch. Any other value must be at least n_seq_max, or
+    llama.cpp aborts.
+    """
     n_rs_seq: int = 0
-    """Snapshots of the recurrent state, per sequence."""
+    """Number of snapshots of the recurrent state per sequence."""
     flash_attention: bool = True
     embeddings: bool = False
     """Compute an embedding for each sequence in a call instead of logits."""
     reranks: bool = False
-    """With `embeddings`: the model's classification head scores each sequence instead."""
+    """With `embeddings`, let the model's classification head score each sequence instead."""
     devices: tuple[str, ...] = ()
-    """llama.cpp's names for the accelerators to use, in layer order, or 'MLX' for Apple's; empty: only the
-    CPU.
+    """llama.cpp's names for the accelerators to use, in layer order, or 'MLX' for Apple's. If empty, only
+    the CPU is used.
     """
     split: tuple[int, ...] = ()
-    """Layers on each of `devices`, from the end of the model. The output counts as one more layer."""
+    """Number of layers on each of `devices`; together they are the model's last layers. The output tensors
+    count as one more layer.
+    """
     experts_in_ram: int = 0
-    """Number of layers at the start whose experts (MoE) stay in RAM."""
+    """Number of layers, from the first on, whose experts (MoE) stay in RAM."""
     rpc: tuple[str, ...] = ()
-    """Servers (host:port) whose devices are among `devices`."""
+    """RPC servers (host:port) whose devices are among `devices`."""
     mtp: bool = False
-    """Load the layers that predict further tokens (MTP), with a separate context for drafting."""
+    """Also load the layers that predict further tokens (MTP), with a separate context for drafting."""
 
     @property
     def n_rows(self) -> int:
-        """Rows of logits to reserve space for; 0 for n_batch. With plain attention, a multiple of 16.
+        """Rows of logits to reserve space for; 0 means n_batch. With plain attention, a multiple of 16.
 
-        llama.cpp stores an int32 per row before a call's matrices. Unless these fill whole cache lines, all
-        matrices are unaligned and long prompts take up to 1.3 times as long to read (AVX-512).
+        llama.cpp stores an int32 per row before a call's matrices. Unless these numbers fill whole cache
+        lines, all matrices are unaligned, and reading a long prompt takes up to 1.3 times as long (AVX-512).
         """
         return self.n_outputs_max if self.flash_attention else -(-self.n_outputs_max // _LINE) * _LINE
 
@@ -82,14 +86,14 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.split)
 
     def of_head(self) -> Self:
-        """Return the parameters for the context in which the model's head drafts, one token at a time."""
+        """Return parameters for the context in which the model's head drafts, one token at a time."""
         return msgspec.structs.replace(
             self, n_batch=self.n_ubatch, n_outputs_max=self.n_seq_max, n_rs_seq=0, embeddings=False
         )
 
     @classmethod
     def of(cls, other: LoadParams) -> Self:
-        """Return the load parameters in a subclass's object, such as a LoadPlan."""
+        """Return the load parameters as an instance of a subclass, such as LoadPlan."""
         return cls(**{name: getattr(other, name) for name in cls.__struct_fields__})
 
 
@@ -97,32 +101,32 @@ _MAPPED = "_Mapped"
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """Contents of all buffers of one type, in bytes."""
+    """The combined contents of all buffers of one type, in bytes."""
 
     name: str
-    """llama.cpp's name for the type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
+    """llama.cpp's name for the buffer type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
     is_host: bool
-    """Whether it is in RAM."""
+    """Whether the buffer is in RAM."""
     weights: int = 0
     cache: int = 0
     compute: int = 0
     device: str = "CPU"
-    """Device whose memory it takes: 'CUDA0', or 'CPU', which includes RAM that is pinned for a GPU."""
+    """The device whose memory it uses, such as 'CUDA0'. 'CPU' includes RAM that is pinned for a GPU."""
 
     @property
     def total(self) -> int:
-        """Sum of the three, in bytes."""
+        """The sum of the three sizes, in bytes."""
         return self.weights + self.cache + self.compute
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """Memory of a model with one context."""
+    """The memory used by a model with one context."""
 
     buffers: tuple[Buffer, ...]
     output: int
     """Bytes for rows of logits, in RAM; llama.cpp's breakdown omits them."""
     n_ctx: int
-    """Cells in the cache, as rounded by llama.cpp."""
+    """Number of cells in the cache, as rounded by llama.cpp."""
 
     @property
     def weights(self) -> int:
@@ -141,7 +145,7 @@ class Breakdown(msgspec.Struct, frozen=True):
 
 
 def with_head(model: tuple[Buffer, ...], head: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-    """Merge the buffers of a model with those of its head, which shares its weights."""
+    """Merge the buffers of a model with those of its head, which uses the model's weights."""
     merged = {buffer.name: buffer for buffer in model}
     for buffer in head:
         old = merged.get(buffer.name, Buffer(buffer.name, buffer.is_host, device=buffer.device))
@@ -155,16 +159,16 @@ def with_head(model: tuple[Buffer, ...], head: tuple[Buffer, ...]) -> tuple[Buff
 
 
 def is_mapped(buffer: Buffer) -> bool:
-    """Return whether a buffer's weights are pages of the file."""
+    """Return True if a buffer's weights are pages of the mapped file."""
     return buffer.name.endswith(_MAPPED)
 
 
 def counted_once(buffers: tuple[Buffer, ...], weights: int) -> tuple[Buffer, ...]:
-    """Return a load's buffers as they would be if the file were not mapped.
+    """Return a load's buffers as if the file were not memory-mapped.
 
-    A mapped range holds the pages of all tensors from its first to its last, including tensors that have a
-    copy in other buffers. The kernel reclaims such pages when it needs memory, so they count once. weights:
-    bytes of all tensors in the file.
+    A mapped range contains the pages of all tensors from its first to its last, including tensors that are
+    also copied to other buffers. The kernel reclaims such pages when it needs memory, so they are counted
+    only once. weights: the total size of all tensors in the file.
     """
     copied = sum(buffer.weights for buffer in buffers if not is_mapped(buffer))
     merged: dict[str, Buffer] = {}
@@ -194,12 +198,12 @@ ONE_LAYER = {
     "qwen35moe",
     "qwen3next",
 }
-"""Architectures that draft with at most one layer of their own (LLM_GRAPH_TYPE_DECODER_MTP)."""
+"""Architectures with at most one extra layer for drafting (LLM_GRAPH_TYPE_DECODER_MTP)."""
 CHAINED = {"hy_v3", "mimo2", "step35"}
 """Architectures that draft with any number of layers, each predicting one token further."""
 HANDS_OUT_ALL = ONE_LAYER - {"deepseek4", "qwen3next"}
-"""Architectures whose heads return the hidden states of all tokens in a call; others only return those of
-tokens with wanted logits. Mixing the two up returns wrong rows, or aborts.
+"""Architectures whose heads return the hidden states of all tokens in a call. Others return only those of
+tokens whose logits are wanted. Treating one kind as the other returns the wrong rows, or aborts.
 """
 HANDS_OUT_INPUTS = {
     "bailingmoe3",
@@ -218,6 +222,6 @@ HANDS_OUT_INPUTS = {
     "qwen3moe",
     "qwen3next",
 }
-"""Architectures that can return a layer's inputs, which EAGLE-3 reads."""
+"""Architectures that can return the inputs of their layers, which EAGLE-3 reads."""
 EAGLE_LAYERS = 3
-"""Number of the target's layers that EAGLE-3 reads."""
+"""How many of the target's layers EAGLE-3 reads."""

@@ -1,9 +1,9 @@
 """Quantization with llama.cpp, and the importance matrix.
 
-`llama_model_quantize` writes one model file from another, tensor by tensor, or only reports the resulting
-types. For each column of a weight, the importance matrix holds the sum of the squares of the inputs that it
-is multiplied by. It is collected as in llama.cpp's `tools/imatrix`: over separate chunks of a text, from all
-multiplications with a layer's weight, and per expert (MUL_MAT_ID).
+`llama_model_quantize` converts one model file into another, tensor by tensor, or only reports the resulting
+types. For each column of a weight matrix, the importance matrix holds the sum of the squares of the inputs
+that the column is multiplied by. As in llama.cpp's `tools/imatrix`, it is collected over separate chunks of a
+text, from all multiplications with a layer's weights, and separately for each expert (MUL_MAT_ID).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from edgechat.native.vocabulary import NativeVocabulary
 
 Floats = npt.NDArray[np.float32]
 _MAX_BUFFER = 1 << 30
-"""Bytes of a tensor's rows that llama.cpp keeps in memory: an eighth of its default."""
+"""How many bytes of a tensor's rows llama.cpp holds in memory: an eighth of its default."""
 _MAX_TEXT = 127
-"""Maximum bytes in a metadata string that llama.cpp accepts."""
+"""Longest string, in bytes, that llama.cpp accepts as a metadata value."""
 _NEEDS_IMPORTANCE = "will require an imatrix"
 _BEGUN = re.compile(r"\[ *\d+/ *\d+\] (?P<name>.+?) *- \[", re.DOTALL)
 _SIZE = re.compile(r"size = .*?(?:\((?P<type>\w+)\))?\s*", re.DOTALL)
@@ -38,15 +38,15 @@ _SIZE = re.compile(r"size = .*?(?:\((?P<type>\w+)\))?\s*", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeParams:
-    """Parameters of a quantization."""
+    """Options for a quantization."""
 
     file_type: int
-    """llama.cpp's number for a mixture: `general.file_type`."""
+    """llama.cpp's number for a mixture of types: `general.file_type`."""
     threads: int = 1
     types: Mapping[str, int] = field(default_factory=dict)
-    """ggml types of tensors that deviate from the mixture."""
+    """ggml types for tensors that deviate from the mixture."""
     importance: Mapping[str, Floats] | None = None
-    """[n_matrices, n_columns] for each weight; an empty mapping differs from None in a dry run."""
+    """[n_matrices, n_columns] for each weight. In a dry run, an empty mapping is not the same as None."""
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
     keep_split: bool = False
     """Write as many shards as the source has, named TARGET-00001-of-0000N.gguf."""
@@ -57,7 +57,7 @@ def quantize(
 ) -> None:
     """Write `target`. on_tensor: called with each tensor's name before it is quantized.
 
-    Raises NotQuantized with llama.cpp's reason, in which case part of the file may exist.
+    Raises NotQuantized with llama.cpp's reason; a partial file may then be left behind.
     """
 
     def hear(text: str) -> None:
@@ -68,7 +68,7 @@ def quantize(
 
 
 def target_types(source: Path, params: QuantizeParams) -> dict[str, str]:
-    """Return each tensor's resulting type in ggml's spelling ('q4_K'), or '' if it is unchanged.
+    """Return the type that each tensor gets, as ggml spells it ('q4_K'); '' if its type does not change.
 
     No weights are read. Raises NotQuantized, including when a required importance matrix is missing.
     """
@@ -124,7 +124,7 @@ def _call(
 
 
 def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_model_imatrix_data]:
-    """Return llama.cpp's list of importances, which needs at least one entry."""
+    """Return the importances as llama.cpp's list, which needs at least one entry."""
     values = importance or {"": np.ones(1, np.float32)}
     entries = [
         lib.llama_model_imatrix_data(
@@ -142,7 +142,7 @@ def _entry(key: str, value: str | int | float) -> Any:
     entry.key = key.encode()
     if isinstance(value, str):
         entry.tag = lib.LLAMA_KV_OVERRIDE_TYPE_STR
-        # Characters are kept whole.
+        # Do not cut a character in half.
         text = value.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore")
         entry.value.val_str = text.encode()
     elif isinstance(value, int):
@@ -153,28 +153,31 @@ def _entry(key: str, value: str | int | float) -> Any:
 
 
 _LEAST_ROWS = 16
-"""Minimum rows for a multiplication to count, as in llama.cpp."""
+"""Multiplications with fewer rows than this are ignored, as in llama.cpp."""
 
 
 @dataclass(slots=True)
 class ActivationSums:
-    """Sums collected for each weight, by name."""
+    """The sums collected so far for each weight, by name."""
 
     squares: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """[n_matrices, n_columns]"""
     counts: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    """Multiplied rows: [n_matrices] for experts, else [1]."""
+    """How many rows were multiplied: [n_matrices] for experts, otherwise [1]."""
     failure: BaseException | None = None
 
     def on_operation(self, address: int, ask: bool) -> bool:
-        """Answer `cb_eval`: before an operation, whether its result is needed; after it, whether to go on."""
+        """Handle `cb_eval`.
+
+        Before an operation (`ask`), return whether its result is needed; after it, whether to continue.
+        """
         tensor = tensors.at(address)
         if ask:
             return _counts(tensor)
         try:
             add = self._add_experts if tensors.operation(tensor.op) == "MUL_MAT_ID" else self._add
             add(tensor)
-        except BaseException as error:  # ctypes would print and drop it
+        except BaseException as error:  # ctypes would only print it
             self.failure = self.failure or error
         return self.failure is None
 
@@ -222,7 +225,7 @@ def _counts(tensor: Any) -> bool:
 
 
 class TextReader:
-    """A loaded model with a context as long as one chunk."""
+    """A loaded model whose context is as long as one chunk."""
 
     def __init__(
         self,
@@ -232,7 +235,7 @@ class TextReader:
         writable: bool = False,
         on_operation: Callable[[int, bool], bool] | None = None,
     ) -> None:
-        """Load a model, placed as in `load`. Raises LoadFailed."""
+        """Load a model, placing it as `load` specifies. Raises LoadFailed."""
         tensors.check()
         self._stack = ExitStack()
         with ExitStack() as stack:
@@ -250,14 +253,14 @@ class TextReader:
         self._stack.close()
 
     def chunks(self, text: str, length: int) -> list[list[int]]:
-        """Return a text's complete chunks of `length` tokens, each starting with BOS if the model has one."""
+        """Split a text into complete chunks of `length` tokens; each starts with BOS if the model has one."""
         tokens = self._vocabulary.whole(text)
         begin = self._vocabulary.tokenize("", bos=True, special=False)
         starts = range(0, len(tokens) - length + 1, length)
         return [begin + tokens[start + len(begin) : start + length] for start in starts]
 
     def logits(self, chunk: Sequence[int], n_rows: int) -> npt.NDArray[np.float32]:
-        """Return the last rows of logits for a chunk [n_rows, n_vocab], valid until the next call."""
+        """Return the logits [n_rows, n_vocab] for the last tokens of a chunk, valid until the next call."""
         self._context.clear()
         rows = self._context.decode([(0, 0, chunk, n_rows)])
         if rows is None:

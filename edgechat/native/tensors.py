@@ -17,7 +17,7 @@ from edgechat.base.errors import EngineError
 from edgechat.native import ggml
 
 _OBJECT = 32
-"""Bytes that ggml puts before a tensor (GGML_OBJECT_SIZE)."""
+"""Size in bytes of the header that ggml puts before a tensor (GGML_OBJECT_SIZE)."""
 
 
 class GgmlTensor(ctypes.Structure):
@@ -60,12 +60,12 @@ def at(address: int) -> Any:
 
 @cache
 def operation(number: int) -> str:
-    """Return ggml's name for a tensor's `op`, such as 'MUL_MAT'."""
+    """Return ggml's name for an operation, such as 'MUL_MAT', given a tensor's `op`."""
     return ggml.text(ggml.call("ggml_op_name", ctypes.c_char_p, ctypes.c_int(number)))
 
 
 def name_of(tensor: Any) -> str:
-    """Return a tensor's name, even if it is a copy on another device: 'CUDA0#blk.0.attn_k.weight#0'."""
+    """Return a tensor's name, even if it is stored as 'CUDA0#blk.0.attn_k.weight#0', for a device's copy."""
     parts = tensor.name.decode("utf-8", "replace").split("#")
     return str(parts[1] if len(parts) > 1 else parts[0])
 
@@ -73,7 +73,7 @@ def name_of(tensor: Any) -> str:
 def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
     """Return a copy of a tensor's numbers, slowest dimension first: [ne3, ne2, ne1, ne0].
 
-    Rows may have gaps between them. kind: numpy's type for a number, as large as ggml's.
+    Rows may have gaps between them. kind: the numpy type of the numbers, of the same size as ggml's type.
     """
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     data = np.empty(size, np.uint8)
@@ -93,7 +93,7 @@ def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
 
 
 def write(tensor: Any, data: npt.NDArray[Any]) -> None:
-    """Replace all numbers in a tensor in private memory (`Model(writable=True)`)."""
+    """Replace all numbers in a tensor that is in private memory (`Model(writable=True)`)."""
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     if not data.flags.c_contiguous or data.nbytes != size:
         raise ValueError(f"{data.nbytes} bytes for a tensor of {size}")
@@ -109,7 +109,7 @@ def write(tensor: Any, data: npt.NDArray[Any]) -> None:
 
 Floats = npt.NDArray[np.float32]
 _SLAB = 1 << 18
-"""Weights that a thread rounds at a time."""
+"""How many weights a thread rounds at a time."""
 
 
 class _Traits(ctypes.Structure):
@@ -132,7 +132,7 @@ _quantize.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c
 
 
 def pack(rows: Floats, kind: int, packed: npt.NDArray[np.uint8], importance: Floats | None = None) -> None:
-    """Write `rows` [n, n_columns] to `packed` in ggml's type `kind`; importance: [n_columns]."""
+    """Write `rows` [n, n_columns] to `packed` in ggml's type `kind`. importance: [n_columns]."""
     column = None if importance is None else importance.ctypes.data
     _quantize(kind, rows.ctypes.data, packed.ctypes.data, 0, *rows.shape, column)
 
@@ -144,9 +144,9 @@ def _traits(kind: int) -> _Traits:
 
 
 def rounded(weights: Floats, kind: int, importance: Floats | None, threads: int) -> Floats:
-    """Return `weights` [n_matrices, n_rows, n_columns] rounded to ggml's type `kind`.
+    """Round `weights` [n_matrices, n_rows, n_columns] to ggml's type `kind`, using several threads.
 
-    importance: of each column [n_matrices, n_columns], as in `llama_model_quantize`.
+    importance: one value per column [n_matrices, n_columns], as `llama_model_quantize` takes it.
     """
     n_matrices, n_rows, n_columns = weights.shape
     result = np.empty_like(weights)

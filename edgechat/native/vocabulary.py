@@ -1,4 +1,4 @@
-"""Conversion between text and tokens with llama.cpp's tokenizer, and comparison of vocabularies."""
+"""Converts between text and tokens with llama.cpp's tokenizer, and compares vocabularies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import llama_cpp.llama_cpp as lib
 from edgechat.native.handles import Model
 
 _MORE = 128
-"""Largest difference in size between compatible vocabularies, some of which are padded."""
+"""Compatible vocabularies may differ in size by this many tokens, because some are padded."""
 _REMEMBERED = 32_768
-"""Number of tokens whose bytes are cached, which takes 7 MB."""
+"""How many tokens to cache the bytes of, which takes 7 MB."""
 _FIRST = 5
-"""Number of tokens at the start that may differ."""
+"""The first few tokens may differ."""
 
 
 class NativeVocabulary:
     """The vocabulary of a loaded model, which must outlive it."""
 
     def __init__(self, model: Model, ends: Collection[int] = ()) -> None:
-        """Take over a model's vocabulary. ends: ids that end a reply, in addition to llama.cpp's."""
+        """Use a model's vocabulary. ends: ids that end a reply, in addition to llama.cpp's."""
         self._vocab = model.vocab
         self.size = int(lib.llama_vocab_n_tokens(self._vocab))
         self._bos_id = int(lib.llama_vocab_bos(self._vocab))
@@ -35,7 +35,7 @@ class NativeVocabulary:
         self.is_end = lru_cache(_REMEMBERED)(self._is_end)
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the infill tokens that the file names, or those with the usual names."""
+        """Return the infill tokens that the file specifies, or else those with the usual names."""
         prefix, suffix, middle = (
             int(token_of(self._vocab))
             for token_of in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
@@ -43,9 +43,9 @@ class NativeVocabulary:
         return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
 
     def misfit(self, other: NativeVocabulary) -> str:
-        """Return why the other vocabulary's tokens are not tokens of this one; '' if they are.
+        """Return why another vocabulary's tokens cannot be used with this one; '' if they can.
 
-        The rule is llama.cpp's own for draft models.
+        The rule is the one that llama.cpp applies to draft models.
         """
         own, others = self._vocab, other._vocab
         if lib.llama_vocab_type(own) != lib.llama_vocab_type(others):
@@ -74,7 +74,7 @@ class NativeVocabulary:
         return tokens
 
     def whole(self, text: str) -> list[int]:
-        """Return the ids of `text`, with the tokens that the model expects around it ([CLS], [SEP], end)."""
+        """Return the ids for `text`, with the tokens that the model expects around it ([CLS], [SEP], end)."""
         return self._tokens(text, around=True, special=False)
 
     def _tokens(self, text: str, *, around: bool, special: bool) -> list[int]:
@@ -87,7 +87,7 @@ class NativeVocabulary:
         return list(ids[:count])
 
     def around_pair(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the ids before, between and after the two texts for a cross-encoder, as in llama-server.
+        """Return the ids before, between and after a cross-encoder's two texts, as llama-server places them.
 
         These are [CLS], [SEP] and an end token, where the vocabulary requires them.
         """
@@ -98,7 +98,7 @@ class NativeVocabulary:
         return [self._bos_id] if self._adds_bos else [], between, end
 
     def piece_of(self, token: int, *, special: bool) -> bytes:
-        """Return the bytes of a token, uncached."""
+        """Return the bytes of a token, without using the cache."""
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -109,12 +109,12 @@ class NativeVocabulary:
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token; see `Vocabulary.piece`."""
-        if token >= self.size:  # part of an image
+        if token >= self.size:  # stands for part of an image
             return b""
         return self.piece_of(token, special=True) if special else self._piece(token)
 
     def control_texts(self) -> list[str]:
-        """Return the texts of control tokens, at a microsecond per token; see `Vocabulary.control_texts`."""
+        """Return the texts of control tokens, taking 1 us per token; see `Vocabulary.control_texts`."""
         attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]

@@ -1,12 +1,12 @@
 """The worker's side: an RPC server in a sandbox, in a process that also answers heartbeats.
 
-The server computes in a thread, so an answered heartbeat shows that the process is running. The process ends
-when its standard input ends, when its parent is gone, or when heartbeats cease.
+The server computes in a thread, so an answered heartbeat shows that the process is running. The process exits
+when its standard input ends, its parent is gone, or the heartbeats stop.
 
-Linux offers a sandbox that needs no privileges. With landlock (since 5.13, more in each version:
-https://docs.kernel.org/userspace-api/landlock.html), the process can only read programs, libraries and
-devices, write below one folder, and use one port. Without landlock it gets a separate user namespace. On
-other systems there is no sandbox.
+Linux offers a sandbox that needs no privileges. With landlock (since 5.13, extended in later versions:
+https://docs.kernel.org/userspace-api/landlock.html), the process can read only programs, libraries and
+devices, write only below one folder, and use only one port. Without landlock, it gets a separate user
+namespace. On other systems there is no sandbox.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from edgechat.native.accelerators import rpc
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 60.0
-"""Seconds without a heartbeat, after the first one, until the user counts as gone: if the network fails, sshd
-waits for hours.
+"""After the first heartbeat, the user counts as gone if no other arrives for this many seconds. If the
+network fails, sshd would wait for hours.
 """
 _START_SECONDS = 30.0
 _CACHE_BYTES, _CACHE_SHARE = 32 << 30, 0.2
-"""Limits on the tensor cache: in bytes, and as a share of the free disk space."""
+"""Limits on the size of the tensor cache: in bytes, and as a fraction of the free disk space."""
 _TRIM_SECONDS = 10.0
 
 
 def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True) -> NoReturn:
     """Serve an offer and announce it on the outgoing pipe, until the incoming pipe ends.
 
-    offer: port 0 means any free port. cached: whether to store large tensors on disk and confine the process.
+    offer: port 0 means any free port. cached: whether to cache large tensors on disk and sandbox the process.
     """
     incoming, outgoing = pipes
     cache = _cache_folder() if cached else None
@@ -68,26 +68,26 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
     except OSError as error:
         send(outgoing, WorkerRefusal(f"Port {offer.port} cannot be used: {error.strerror}.", is_port=True))
         raise SystemExit(1) from error
-    ggml.start()  # drivers must be loaded before the sandbox
+    ggml.start()  # drivers must be loaded before the sandbox starts
     confined = "" if cache is None else confine(cache, port)
     names = [device.name for device in offer.devices]
     threading.Thread(target=_run, args=(port, names, offer.threads, cache), daemon=True, name="rpc").start()
     _await(port)
-    answers = _Answers(offer.devices, incoming, outgoing, cache)  # before the parent reads, and may be gone
+    answers = _Answers(offer.devices, incoming, outgoing, cache)  # before the parent reads, and may exit
     send(outgoing, msgspec.structs.replace(offer, port=port, sandbox=confined))
     answers.run()
     os._exit(0)  # the server's thread never ends
 
 
 def main() -> None:
-    """Serve the offer in the first line of input, as a child process that measures this machine."""
+    """Serve the offer in the first line of input. Runs in a child process that measures this machine."""
     incoming, outgoing = spawn.adopt_pipe()
     if line := incoming.readline(MOST_BYTES):
         serve(msgspec.json.decode(line, type=Offer), (incoming, outgoing), cached=False)
 
 
 def send(outgoing: BinaryIO, message: Offer | WorkerRefusal | Pong) -> None:
-    """Write one line."""
+    """Write a message as one line."""
     outgoing.write(msgspec.json.encode(message) + b"\n")
     outgoing.flush()
 
@@ -107,7 +107,7 @@ def _free_port(port: int) -> int:
 
 
 def _await(port: int) -> None:
-    """Wait until the server listens, by connecting to it."""
+    """Wait until the server is listening, by trying to connect to it."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -120,7 +120,7 @@ def _await(port: int) -> None:
 
 
 class _Answers:
-    """Answers each line from the incoming pipe."""
+    """Answers the messages that arrive on the incoming pipe."""
 
     def __init__(
         self, devices: tuple[LentDevice, ...], incoming: BinaryIO, outgoing: BinaryIO, cache: Path | None
@@ -134,7 +134,7 @@ class _Answers:
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     def run(self) -> None:
-        """Answer until the pipe ends or breaks."""
+        """Answer messages until the pipe ends or breaks."""
         decoder = msgspec.json.Decoder(ToWorker)
         with contextlib.suppress(OSError, msgspec.DecodeError):
             while line := self._incoming.readline(MOST_BYTES):
@@ -165,7 +165,7 @@ class _Answers:
         return max(0, min(device.total - lent, read_memory().available))
 
     def _watch(self) -> None:
-        """End the process when its user is gone, and keep the cache small."""
+        """Watch for the user to disappear, and then end the process. Also limit the size of the cache."""
         trimmed = time.monotonic()
         while True:
             time.sleep(1.0)
@@ -182,7 +182,7 @@ def _resident() -> int:
 
 
 def _cache_folder() -> Path:
-    """Return the tensor cache folder, trimmed. Raises FolderError."""
+    """Return the tensor cache folder after trimming it. Raises FolderError."""
     folder = paths.cache_dir() / "tensors"
     folder.mkdir(mode=0o700, exist_ok=True)
     trim(folder)
@@ -190,7 +190,7 @@ def _cache_folder() -> Path:
 
 
 def trim(folder: Path, most: int | None = None) -> None:
-    """Delete the oldest tensors beyond `most` bytes; None: 32 GiB, or less on a small disk."""
+    """Delete the oldest tensors beyond `most` bytes. None means 32 GiB, or less on a small disk."""
     files: list[tuple[float, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -208,7 +208,7 @@ def trim(folder: Path, most: int | None = None) -> None:
 
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""Numbers of the system calls, the same on all architectures."""
+"""System call numbers, which are the same on all architectures."""
 _VERSION, _PATH, _PORT = 1, 1, 2
 _SET_NO_NEW_PRIVS = 38
 _NEW_USER = 0x10000000
@@ -219,7 +219,7 @@ _ALL_OF_FIRST = (1 << 13) - 1
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _BIND, _CONNECT = 1, 2
 _SCOPES = 3
-"""Scopes: no connections to abstract sockets of other processes, and no signals to them."""
+"""Scopes: do not connect to other processes' abstract sockets, and do not send them signals."""
 _READABLE = (
     *("/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/run/opengl-driver", "/sys", "/dev"),
     *("/etc/ld.so.cache", "/etc/OpenCL", "/etc/vulkan", "/etc/localtime", "/proc/self", "/proc/sys"),
@@ -247,7 +247,7 @@ class _Port(ctypes.Structure):
 
 
 def confine(writable: Path, port: int) -> str:
-    """Confine this thread and those it starts from now on; return the means used, as text ('' if none).
+    """Confine this thread and all threads it starts later; return how, as text ('' if that is not possible).
 
     writable: the only folder that may be written to. port: the only port to listen on.
     """
@@ -281,7 +281,7 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
         for path, access in allowed:
             _allow(libc, ruleset, path, access & files)
         if version >= 4:
-            rule = _Port(_BIND | _CONNECT, port)  # connecting lets the process check that it listens
+            rule = _Port(_BIND | _CONNECT, port)  # connecting lets the process check that it is listening
             libc.syscall(_ADD, ruleset, _PORT, ctypes.byref(rule), 0)
         return bool(libc.syscall(_RESTRICT, ruleset, 0) == 0)
     finally:
@@ -289,7 +289,7 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
 
 
 def _readable() -> Iterator[Path]:
-    """Yield the paths that libraries and drivers read, and this program's own paths."""
+    """Yield the paths that libraries and drivers read, and the paths of this program."""
     here: Iterable[str] = (sys.prefix, sys.base_prefix, sys.executable, *sys.path)
     package = str(Path(__file__).parents[3])
     for name in dict.fromkeys((*_READABLE, *here, package)):
@@ -298,7 +298,7 @@ def _readable() -> Iterator[Path]:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, access: int) -> None:
-    """Allow access below a path, if it exists."""
+    """Allow access to everything below a path, if the path exists."""
     try:
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

@@ -11,7 +11,7 @@ import msgspec
 from edgechat.device.speed import DeviceSpeed
 
 CPU = "CPU"
-"""llama.cpp's name for the processor as a device."""
+"""llama.cpp's device name for the CPU."""
 MOST_BYTES = 1 << 16
 """Maximum length of a line, in bytes."""
 MOST_TRANSFER = 64 << 20
@@ -19,16 +19,16 @@ MOST_TRANSFER = 64 << 20
 
 
 class LentDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of the worker's RPC server. Devices are listed in the server's order."""
+    """A device of the worker's RPC server. An offer lists devices in the server's order."""
 
     name: str
-    """llama.cpp's name on the worker: 'CUDA0', 'CPU'."""
+    """llama.cpp's name for the device on the worker: 'CUDA0', 'CPU'."""
     description: str
     total: int
-    """Maximum bytes lent."""
+    """The most bytes that the worker lends."""
     free: int
     speed: DeviceSpeed | None = None
-    """None if not measured."""
+    """None if it has not been measured."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
@@ -36,21 +36,21 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
 
     edgechat: str
     llama_cpp: str
-    """Version of llama-cpp-python."""
+    """The version of llama-cpp-python."""
     ggml: str
-    """ggml's version, such as '0.25.3 (0c1e57098)': nothing else identifies the RPC protocol reliably."""
+    """ggml's version, such as '0.25.3 (0c1e57098)'. Nothing else identifies the RPC protocol reliably."""
     port: int
     """Port of the RPC server, on the worker's loopback interface."""
     cpu: str
-    """Name of the processor."""
+    """The processor's name."""
     threads: int
     devices: tuple[LentDevice, ...]
     sandbox: str = ""
-    """How the server is confined, as text; empty if it is not."""
+    """How the server is sandboxed, as text; empty if it is not."""
 
 
 class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """Why a worker lends nothing."""
+    """The reason why a worker lends nothing."""
 
     message: str
     hint: str = ""
@@ -59,13 +59,13 @@ class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Answer to a Ping or a Transfer, which shows that the server's process is running."""
+    """The answer to a Ping or a Transfer. It shows that the server's process is running."""
 
     number: int
     free: tuple[int, ...] = ()
-    """Free bytes of each device."""
+    """Free bytes on each device."""
     n_bytes: int = 0
-    """Bytes that follow this line."""
+    """How many bytes follow this line."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
@@ -75,13 +75,13 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
-    """A transfer that measures the link."""
+    """A transfer that measures the speed of the link."""
 
     number: int
     up: int = 0
-    """Bytes after this line, to be discarded."""
+    """How many bytes follow this line; the worker discards them."""
     down: int = 0
-    """Bytes that follow the answer."""
+    """How many bytes follow the answer."""
 
 
 FromWorker = Offer | WorkerRefusal | Pong

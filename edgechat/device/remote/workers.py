@@ -1,8 +1,9 @@
 """The user's side of remote workers: ssh with a tunnel to the RPC server, a heartbeat, and open connections.
 
 llama.cpp's client waits forever for a server that hangs, and ends its process when the connection breaks. So
-the heartbeat decides: a worker that does not answer is lost, and ssh is killed, which closes the tunnel. This
-process connects to each worker once, until the worker is lost or the process ends.
+the heartbeat decides: a worker that does not answer counts as lost, and ssh is killed, which closes the
+tunnel. This process connects to each worker once, and stays connected until the worker is lost or the process
+ends.
 """
 
 from __future__ import annotations
@@ -44,19 +45,21 @@ from edgechat.device.speed import Link
 _LOG = logging.getLogger(__name__)
 _BEAT = 1.0
 _SILENCE = 5.0
-"""Seconds without an answer until a worker is lost, plus the time the link needs for `_IN_THE_WAY`."""
+"""After this many seconds without an answer, plus the time that the link needs for `_IN_THE_WAY`, a worker
+counts as lost.
+"""
 _IN_THE_WAY = 8 << 20
-"""Bytes of RPC traffic that may delay a heartbeat, in the buffers of ssh and the system."""
+"""How many bytes of RPC traffic may be ahead of a heartbeat in the buffers of ssh and the system."""
 _START_SECONDS = 120.0
-"""Seconds; the first start on a machine measures its speed."""
+"""In seconds. The first start on a machine takes long, because it measures the machine's speed."""
 _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
-"""Bytes, bytes and seconds: transfers grow fourfold until one takes long enough."""
+"""In bytes, bytes and seconds: transfers grow fourfold until one takes long enough."""
 _EXIT_SECONDS = 5.0
 _MOST_DEVICES = 16
 _NOT_FOUND, _SSH_FAILED = 127, 255
-"""Exit codes of a shell that cannot find the command, and of ssh itself."""
+"""Exit codes: the shell cannot find the command; ssh itself failed."""
 
 
 class Tunnel:
@@ -71,7 +74,7 @@ class Tunnel:
         self.lost = ""
         """Why the worker was lost, as the predicate of a sentence; empty while it answers."""
         self.free: tuple[int, ...] = ()
-        """Free bytes of each device in the last answer."""
+        """Free bytes on each device, according to the last answer."""
         self._answers: dict[int, Pong] = {}
         self._changed = threading.Condition()
         self._writing = threading.Lock()
@@ -101,11 +104,11 @@ class Tunnel:
         self._process.wait()
 
     def _start(self, *, last: bool) -> WorkerRefusal | None:
-        """Start ssh and read the offer; return a refusal if another port may work."""
-        import subprocess  # 18 ms, which `edgechat --version` does not need
+        """Start ssh and read the offer. Returns a refusal if it is worth trying another port."""
+        import subprocess  # takes 18 ms, and `edgechat --version` does not need it
 
         self._port, there = _free_port(), random.choice(_PORTS)
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (for the life of the process)
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the object lives)
         try:
             command = self.host.command(self._port, there)
             self._process: Any = subprocess.Popen(command, **spawn.options(self._log.fileno()))
@@ -121,7 +124,7 @@ class Tunnel:
             )
             return None
         if message is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the exit code tells the reason
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the exit code tells why
                 self._process.wait(_EXIT_SECONDS)
         self.close()
         if isinstance(message, WorkerRefusal):
@@ -132,7 +135,7 @@ class Tunnel:
         raise self._not_started()
 
     def _first(self) -> FromWorker | None:
-        """Return the worker's first message; None if the worker or ssh ends instead."""
+        """Return the worker's first message, or None if the worker or ssh ends without sending one."""
         timer = threading.Timer(_START_SECONDS, self._process.kill)
         timer.start()
         try:
@@ -145,7 +148,7 @@ class Tunnel:
             timer.cancel()
 
     def _not_started(self) -> WorkerRefused:
-        """Return the error for ssh ending before the worker has sent anything."""
+        """Return the error to raise if ssh ends before the worker has sent anything."""
         code, reason = self._process.returncode, self._last_line()
         name, where = self.host.host, " ".join(self.host.destination)
         if code == _NOT_FOUND:
@@ -198,7 +201,7 @@ class Tunnel:
         self._process.wait()
 
     def _send(self, message: ToWorker, payload: bytes = b"") -> None:
-        # The reader notices a broken pipe.
+        # The thread that reads notices a broken pipe.
         with self._writing, contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(msgspec.json.encode(message) + b"\n" + payload)
             self._process.stdin.flush()
@@ -208,18 +211,18 @@ class Tunnel:
         return self._number
 
     def _await(self, number: int, seconds: float) -> None:
-        """Wait for an answer. Raises TimeoutError if there is none, or if the worker is lost."""
+        """Wait for an answer. Raises TimeoutError if none arrives or the worker is lost."""
         with self._changed:
             done = self._changed.wait_for(lambda: self.lost or number in self._answers, seconds)
         if self.lost or not done:
             raise TimeoutError
 
     def _beat(self) -> None:
-        """Send heartbeats."""
+        """Send heartbeats until the worker is lost or the connection is closed."""
         patience = _SILENCE + _IN_THE_WAY / self.link.up
         while not (self.lost or self._ended):
             ping = Ping(self._next())
-            # In a separate thread: a peer that stops reading blocks the writer.
+            # Sent from a separate thread, since writing blocks if the other side stops reading.
             threading.Thread(target=self._send, args=(ping,), daemon=True, name="ping").start()
             try:
                 self._await(ping.number, patience)
@@ -228,7 +231,7 @@ class Tunnel:
             time.sleep(_BEAT)
 
     def _measured_link(self) -> Link:
-        """Measure the shortest of several round trips, and a long enough transfer each way."""
+        """Measure the shortest of several round trips, and one long enough transfer in each direction."""
         times = [self._seconds(Ping(self._next())) for _ in range(_PINGS)]
         round_trip = min(times)
         return Link(
@@ -253,7 +256,7 @@ class Tunnel:
 
 
 def _checked(offer: Offer) -> Offer:
-    """Return an offer without impossible values, safe to display."""
+    """Return an offer that is free of impossible values and safe to display."""
     devices = tuple(
         msgspec.structs.replace(
             device,
@@ -282,19 +285,19 @@ def _free_port() -> int:
 
 
 _AGAIN = 300.0
-"""Seconds to wait before reconnecting to a lost worker, which would soon be lost again."""
+"""Seconds to wait before reconnecting to a lost worker, which would otherwise soon be lost again."""
 _NOTICED = 3.0
-"""Seconds within which a lost worker is noticed after an engine that used it has died."""
+"""How long it may take to notice that a worker is lost after an engine that used it has died, in seconds."""
 
 _connecting = threading.Lock()
 """Held while connecting, which takes seconds."""
 _lock = threading.Lock()
-"""Guards the following dictionaries; held briefly, because the front end's event loop needs it too."""
+"""Guards the following dictionaries. Held only briefly, because the front end's event loop needs it too."""
 _tunnels: dict[str, Tunnel] = {}
 _lost: dict[str, tuple[float, str]] = {}
-"""Time and reason (a sentence) of lost workers, by their address as typed."""
+"""When and why (as a sentence) workers were lost, keyed by their address as typed."""
 _hosts: dict[str, str] = {}
-"""A worker's address as typed, by its past or present address on this machine."""
+"""Each worker's address as typed, keyed by its present and past addresses on this machine."""
 
 
 def parsed(address: str) -> SshHost:
@@ -307,15 +310,15 @@ def parsed(address: str) -> SshHost:
 
 @dataclass(frozen=True, slots=True)
 class LostWorker:
-    """A worker that was connected and is not in use."""
+    """A worker that was lost and has not been reconnected."""
 
     address: str
     why: str
-    """A sentence."""
+    """The reason, as a sentence."""
 
 
 def connect(address: str) -> Tunnel | LostWorker:
-    """Return the connection to a worker, connecting if necessary. Raises WorkerRefused; takes seconds."""
+    """Return the connection to a worker. Connecting, if necessary, takes seconds. Raises WorkerRefused."""
     host = parsed(address)
     if not host.is_loopback and (reason := offline_by() or settings.load().offline):
         by = reason if isinstance(reason, str) else "settings.toml"
@@ -353,9 +356,10 @@ def worker_addresses(servers: Iterable[str]) -> tuple[str, ...]:
 
 
 def why_lost(servers: Sequence[str], *, wait: bool = False) -> str:
-    """Return why one of these RPC servers is a lost worker, as a sentence; '' if none is.
+    """Return why a worker among these RPC servers was lost, as a sentence; '' if none was.
 
-    wait: whether to wait for the reason, which may appear seconds after an engine that used them has died.
+    wait: whether to wait a few seconds for the reason, because an engine may die before the loss of its
+    worker is noticed.
     """
     deadline = time.monotonic() + (_NOTICED if wait and any(server in _hosts for server in servers) else 0.0)
     while True:
@@ -375,14 +379,14 @@ def _why_lost(server: str) -> str:
     tunnel = _tunnels.get(address)
     if tunnel is not None and tunnel.address == server:
         return f"The worker {address} {tunnel.lost}." if tunnel.lost else ""
-    # It may have been connected again, with another port.
+    # The worker may have been reconnected since, through another port.
     return _lost.get(address, (0.0, f"The connection to {address} was lost."))[1]
 
 
 def accelerators(tunnel: Tunnel, first: int) -> list[Accelerator]:
     """Return a worker's devices as accelerators of this machine.
 
-    first: number of its first device among llama.cpp's RPC devices.
+    first: the number that llama.cpp gives to its first device among all RPC devices.
     """
     return [
         Accelerator(

@@ -2,8 +2,8 @@
 
 A message containing `<|im_end|>` would end its turn, and the rest of the message could forge other turns. So
 before a chat is rendered, a character that occurs in no text is inserted into every such mark (`guard`). The
-template passes it through, and text with that character between two control tokens is tokenized as plain
-text (`tokens`). Text without marks is unchanged.
+template passes that character through. Any text between two control tokens that contains it is tokenized as
+plain text (`tokens`). Text without marks is not changed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.media_tokens import MediaTokens
 
 _PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
-"""No control token consists only of these characters."""
+"""Text that consists only of these characters contains no control token."""
 _SLICE = 4096
-"""In characters. llama.cpp takes quadratic time for text with many control tokens, so it is split."""
+"""In characters. llama.cpp takes quadratic time for text with many control tokens, so the text is split."""
 
 
 class ControlTokens:
-    """A vocabulary's control tokens, and the guard against messages that contain them."""
+    """A vocabulary's control tokens, and protection against messages that contain them."""
 
     def __init__(self, vocabulary: Vocabulary, media: MediaTokens | None = None) -> None:
         """media: for models with vision or audio."""
         self._vocabulary = vocabulary
         self.media = media or MediaTokens()
-        # A private-use character, random in each process, so that nobody can put it into a message.
+        # A private-use character, chosen at random in each process so that nobody can put it into a message.
         self._break = chr(random.SystemRandom().randrange(0xF0000, 0xFFFFE))
         self._strips: dict[str, tuple[bool, bool]] = {}
 
@@ -58,7 +58,7 @@ class ControlTokens:
         return sorted(text[::-1] for text in self._texts)
 
     def guard(self, value: Any) -> Any:
-        """Return a string, or lists and dicts of strings (keys included), with all marks broken up."""
+        """Break up all marks in a string, or in lists and dicts of strings (including keys)."""
         if isinstance(value, str):
             return self._guarded(value)
         if isinstance(value, dict):
@@ -85,7 +85,7 @@ class ControlTokens:
         return self._break.join(text[a:b] for a, b in itertools.pairwise(cuts))
 
     def _marks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the start and end of each control token in `text`; the longest, if several start together."""
+        """Yield the span of each control token in `text`; if several start together, only the longest."""
         for match in self._firsts.finditer(text):
             start = match.start()
             for length in self._lengths:
@@ -94,9 +94,9 @@ class ControlTokens:
                     break
 
     def tokens(self, text: str, *, bos: bool, most: int | None = None) -> list[int]:
-        """Return the token ids of rendered text; see `Vocabulary.tokenize`.
+        """Return the token ids for rendered text; see `Vocabulary.tokenize`.
 
-        most: stop once there are more tokens than this.
+        most: stop as soon as there are more tokens than this.
         """
         ids: list[int] = []
         for before, run in self.media.stretches(text):
@@ -115,7 +115,7 @@ class ControlTokens:
         begun = end = 0
         before = ""
         for start, stop in [*self._marks(text), (len(text), len(text))]:
-            if start < end:  # inside the previous mark
+            if start < end:  # overlaps the previous mark
                 continue
             plain, mark = text[end:start], text[start:stop]
             if self._break in plain:
@@ -131,13 +131,13 @@ class ControlTokens:
             yield text[begun:], True
 
     def _stripped(self, plain: str, before: str, behind: str) -> str:
-        """Strip whitespace that the surrounding control tokens swallow in some vocabularies."""
+        """Strip whitespace that the surrounding control tokens would swallow; some vocabularies do this."""
         if before and self._swallows(before)[1]:
             plain = plain.lstrip()
         return plain.rstrip() if behind and self._swallows(behind)[0] else plain
 
     def _swallows(self, mark: str) -> tuple[bool, bool]:
-        """Return whether a control token swallows whitespace before it, and whether after it."""
+        """Return whether a control token swallows whitespace before it, and whether it does so after it."""
         if mark not in self._strips:
 
             def same(left: str, right: str) -> bool:
@@ -149,7 +149,7 @@ class ControlTokens:
 
 
 def _begins_one_of(texts: list[str], begins: str, n: int) -> bool:
-    """Return True if one of the sorted texts starts with `begins`, of length `n`, and is longer."""
+    """Return True if one of the sorted texts starts with `begins`, which has length `n`, and is longer."""
     at = bisect_left(texts, begins)
     at += at < len(texts) and texts[at] == begins
     return len(begins) == n and at < len(texts) and texts[at].startswith(begins)

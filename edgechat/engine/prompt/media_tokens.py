@@ -1,8 +1,8 @@
 """Media tokens: the tokens for images and sounds in prompts.
 
-Each file is decoded and cut into parts once, and remembered by its content. In a rendered prompt, a mark
-stands for the file: its digest between two characters that no text contains. So images and sounds pass
-through templates as text, which is split at the marks when it is tokenized.
+Each file is decoded and cut into parts once, and cached by its content. In a rendered prompt, a mark stands
+for the file: its digest between two characters that occur in no text. So images and sounds pass through
+templates as text. When this text is tokenized, it is split at the marks.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from edgechat.engine.types import MediaFile, Message
 
 _RUNS = 8192
 _REMEMBERED = 256
-"""Maximum number of files whose tokens are remembered."""
+"""Maximum number of files whose tokens are cached."""
 MOST_MEDIA = 128
 """Maximum number of images and sounds in a request."""
 _CUT = 16
-"""Maximum number of parts kept for the encoder, some 10 MB each."""
+"""Maximum number of parts cached for the encoder, about 10 MB each."""
 
 Decode = Callable[[MediaFile, int], Pixels | Samples]
-"""Decodes a file, given a sample rate for sounds."""
+"""Decodes a file. The number is the sample rate for sounds."""
 
 
 def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
@@ -45,7 +45,7 @@ def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
 
 
 class MediaTokens:
-    """Images and sounds in a model's prompts. Thread-safe."""
+    """The images and sounds in a model's prompts. Thread-safe."""
 
     def __init__(
         self, encoder: MediaEncoder | None = None, decode: Decode = decoded, *, why_not: str = ""
@@ -54,19 +54,19 @@ class MediaTokens:
         self._why_not = why_not
         self._encoder = encoder
         self._decode = decode
-        # A private-use character beyond those of ControlTokens, random in each process.
+        # A private-use character outside the range of ControlTokens, chosen at random in each process.
         self._mark = chr(random.SystemRandom().randrange(0x100000, 0x10FFFE))
         self._marks = re.compile(f"{self._mark}([0-9a-f]{{32}}){self._mark}")
         self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._files: OrderedDict[tuple[int, ...], MediaFile] = OrderedDict()
-        """The file that each run of media ids belongs to."""
+        """Maps each run of media ids to the file it belongs to."""
         self._cut: OrderedDict[tuple[int, ...], Media] = OrderedDict()
         self._lock = threading.Lock()
 
     def marked(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Cut all images and sounds into parts, and return the messages with marks in their place.
 
-        Raises MediaError; BadRequest if there are too many or the model does not support them.
+        Raises MediaError, or BadRequest if there are too many or the model does not support them.
         """
         if sum(len(message.media) for message in messages) > MOST_MEDIA:
             raise BadRequest(
@@ -95,7 +95,7 @@ class MediaTokens:
         self._cut_file(file)
 
     def _able(self, file: MediaFile) -> MediaEncoder:
-        """Return the encoder. Raises BadRequest if it does not support the file."""
+        """Return the encoder. Raises BadRequest if it does not support this kind of file."""
         is_image, encoder = isinstance(file, Image), self._encoder
         if encoder is not None and (encoder.sees if is_image else encoder.hears):
             return encoder
@@ -106,7 +106,7 @@ class MediaTokens:
         )
 
     def _cut_file(self, file: MediaFile) -> None:
-        """Decode an image or sound, cut it into parts and remember them."""
+        """Decode an image or sound, cut it into parts and cache them."""
         encoder = self._able(file)
         parts = encoder.cut(self._decode(file, encoder.sample_rate), file.digest)
         tokens: list[int] = []
@@ -140,7 +140,7 @@ class MediaTokens:
         yield text[at:], ()
 
     def count(self, text: str) -> int:
-        """Return the number of tokens for all images and sounds in `text`."""
+        """Return the total number of tokens for the images and sounds in `text`."""
         if self._mark not in text:
             return 0
         return sum(len(tokens) for _, tokens in self.stretches(text))
@@ -151,9 +151,9 @@ class MediaTokens:
 
     @contextmanager
     def held(self, ids: Sequence[int]) -> Iterator[Media]:
-        """Yield the media with these ids and keep it until exit; cut its file again if it was released.
+        """Yield the media with these ids, and keep it until the context exits.
 
-        Raises BadRequest and MediaError.
+        If the media was released, its file is cut again. Raises BadRequest and MediaError.
         """
         assert self._encoder is not None
         key = key_of(ids)

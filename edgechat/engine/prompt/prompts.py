@@ -1,4 +1,4 @@
-"""Prompts: turn a request's messages into tokens, and find what all possible next prompts begin with."""
+"""Prompts: turn a request's messages into tokens, and find the common start of all possible next prompts."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from edgechat.engine.prompt.window import ContextWindow, whole, window_of
 from edgechat.engine.types import ChatRequest, Message
 
 _MOST = 4
-"""Text is tokenized up to this multiple of the context, to know how many tokens must be dropped."""
+"""Text is tokenized up to this multiple of the context, to find out how many tokens must be dropped."""
 _RUN = 3
-"""Control tokens at most this many tokens apart lie between the same two messages."""
+"""Control tokens that are at most this many tokens apart lie between the same two messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
 """Distances from the end of a prompt, in tokens. Each is half of the previous one, so that an edit recomputes
-at most twice as much as needed.
+at most twice as much as necessary.
 """
 _NEAR = 4096
-"""Number of characters that can be tokenized a dozen times without noticeable delay."""
+"""Text of this many characters can be tokenized a dozen times without a noticeable delay."""
 
-# Beginnings of a question that could merge with the end of the text before it.
+# Ways to start a question that could merge with the end of the text before it.
 _FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]", "'", "_", "中", "é", "😀")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens that a reply begins with, or that are prewarmed for the next turn."""
+    """The tokens that come before a reply, or that are prewarmed for the next turn."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
-    """Positions where later prompts may diverge: before messages and, last, before the generation prompt."""
+    """Positions where later prompts may diverge: before each message, and before the generation prompt."""
     dropped: int
-    """Number of turns left out."""
+    """How many turns were left out."""
     thinking: bool
-    """Whether the prompt already opens the model's thought."""
+    """Whether the prompt already contains the mark that opens the model's thought."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A rendered window of messages."""
+    """A window of messages and the text and tokens rendered from it."""
 
     window: ContextWindow
     messages: list[Message]
@@ -58,7 +58,7 @@ class _Draft:
 
 
 class Prompts:
-    """Makes the prompts for one model. Thread-safe."""
+    """Builds the prompts for one model. Thread-safe."""
 
     def __init__(
         self, template: ChatTemplate, vocabulary: Vocabulary, media: MediaTokens | None = None
@@ -73,7 +73,7 @@ class Prompts:
         self._lock = threading.Lock()
 
     def of(self, request: ChatRequest, cells: int) -> Prompt:
-        """Return the prompt for a request, in a context of `cells` tokens.
+        """Return the prompt for a request, given a context of `cells` tokens.
 
         Raises TemplateError, SwitchUnknown, BadRequest, MediaError and PromptTooLong.
         """
@@ -87,7 +87,7 @@ class Prompts:
             return self._prompt(request, draft)
 
     def _plain(self, text: str | tuple[int, ...], suffix: str, cells: int) -> Prompt:
-        """Return the prompt for tokens, or for raw text in which control tokens are parsed."""
+        """Return the prompt for tokens, or for raw text, in which control tokens are parsed."""
         if suffix:
             tokens = self._infill(text, suffix, cells)
         elif isinstance(text, str):
@@ -106,7 +106,7 @@ class Prompts:
             raise BadRequest("The prompt is empty.", hint="Send text, or at least one token, to continue.")
         if len(tokens) >= cells:
             raise _too_long(str(len(tokens)), cells, "The text")
-        # If the same prompt is sent again, only the last token is computed.
+        # If the same prompt is sent again, only the last token has to be computed.
         return Prompt(tokens, self._boundaries(tokens, len(tokens) - 1), dropped=0, thinking=False)
 
     def _infill(self, text: str | tuple[int, ...], suffix: str, cells: int) -> list[int]:
@@ -131,12 +131,12 @@ class Prompts:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
-        """Return the common beginning of all possible next prompts after `reply`.
+        """Return the start that all possible next prompts after `reply` have in common.
 
         It ends before the next question, and stays valid unless that question is so long that turns must be
         dropped. Returns None if the template rejects the chat or the chat does not fit.
         """
-        # After a call, its result comes next.
+        # A call is followed by its result.
         question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
         before = self._media.marked(request.messages)
         if begins_reply(before):  # `reply` continues it
@@ -156,10 +156,10 @@ class Prompts:
             return Prompt(draft.tokens[:n_tokens], (n_tokens,), draft.window.dropped, thinking=False)
 
     def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
-        """Return a prompt with more than `dropped` turns left out, for a reply that has filled the context.
+        """Return a prompt that leaves out more than `dropped` turns, for a reply that has filled the context.
 
-        The prompt and the `generated` tokens then take about 3/4 of the cells, at most 7/8. Returns None if
-        no more turns can or may be left out, or if that would not suffice.
+        The new prompt and the `generated` tokens take about 3/4 of the cells, and at most 7/8. Returns None
+        if no further turns can or may be left out, or if that would not be enough.
         """
         if request.overflow == "error":
             return None
@@ -189,7 +189,7 @@ class Prompts:
     def _window(
         self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
     ) -> ContextWindow:
-        """Return the window for `messages`. exact: use exact sizes, not upper bounds."""
+        """Return the window for `messages`. exact: use exact sizes instead of upper bounds."""
         if request.overflow == "error":
             return whole(len(messages))
         if sum(len(text) for message in messages for text in texts_of(message)) > TEXT_LIMIT:
@@ -197,7 +197,7 @@ class Prompts:
         added = self._sizes.overhead(request.think)
         fixed = added.prompt(messages) + self._sizes.tools(request.tools)
         if not exact:
-            # No token is empty, so a few bytes of text are known to fit without tokenizing them.
+            # No token is empty, so a few bytes of text are sure to fit, and need not be tokenized.
             most = [(msg.role, self._most(msg) + added.message * (1 + len(msg.calls))) for msg in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)
@@ -211,13 +211,13 @@ class Prompts:
     def _fit(
         self, request: ChatRequest, messages: Sequence[Message], window: ContextWindow, cells: int, most: int
     ) -> _Draft:
-        """Render a window, leaving out more turns while it has more than `most` tokens."""
+        """Render a window, leaving out more turns as long as it has more than `most` tokens."""
         while True:
             kept = [messages[at] for at in window.kept]
             size = sum(n_bytes(text) for message in kept for text in texts_of(message))
             around = len(kept) * self._sizes.overhead(request.think).message // 2
             if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
-                # Reject it before rendering, which may take long.
+                # Rejected before it is rendered, since rendering may take long.
                 raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
             if n_bytes(text) > LONGEST_PIECE * cells:
@@ -259,7 +259,7 @@ class Prompts:
         marks = self._template.marks
         thought: str = self.control_tokens.guard(begun.thinking)
         answer: str = self.control_tokens.guard(begun.content)
-        if marks is None or text.rstrip().endswith(marks.close):  # the thought is missing or empty
+        if marks is None or text.rstrip().endswith(marks.close):  # there is no thought, or it is empty
             return answer
         is_open = text.rstrip().endswith(marks.open)
         if thought:
@@ -270,7 +270,7 @@ class Prompts:
         return (marks.skip[-1] if marks.skip else "") + answer
 
     def _is_thinking(self, messages: Sequence[Message], text: str) -> bool:
-        """Return True if a rendered chat ends within a thought."""
+        """Return True if a rendered chat ends inside a thought."""
         marks = self._template.marks
         if marks is None or begins_answer(messages):
             return False
@@ -286,9 +286,10 @@ class Prompts:
         )
 
     def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:
-        """Return the positions, up to `last`, where an edit could start: the ends of messages.
+        """Return the positions up to `last` where an edit could start, which are the ends of messages.
 
-        Control tokens mark them. Without any, it could start anywhere, most likely near the end.
+        They are recognized by control tokens. If there are none, an edit could start anywhere, but most
+        likely near the end.
         """
         control = {token for token in set(tokens) if self._control(token)}
         marks = [at for at in range(1, last) if tokens[at] in control]
@@ -313,9 +314,9 @@ class Prompts:
         return index + common_prefix(draft.tokens[index:], rest)
 
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
-        """Return a rendered chat's end with and without the generation prompt; (None, '') if it varies.
+        """Return how a rendered chat ends, with and without the generation prompt; (None, '') if that varies.
 
-        Probed once with short chats, since rendering a long chat may take longer than tokenizing it.
+        Found out once, by rendering short chats: rendering a long chat may take longer than tokenizing it.
         """
         if request.think not in self._endings:
             ask, reply = Message("user", "a"), Message("assistant", "b", "c")
@@ -333,7 +334,7 @@ class Prompts:
         return asks[begins:], answers[begins:]
 
     def _before_question(self, draft: _Draft, begins: int) -> int:
-        """Return the number of tokens that stay the same for any question starting at character `begins`."""
+        """Return how many tokens are the same for every question that starts at character `begins`."""
         index, at = self._anchor(draft, begins)
         before, behind = draft.text[at:begins], draft.text[begins + 1 :]
         firsts = _FIRSTS if len(before) <= _NEAR else _FIRSTS[:4]
@@ -344,10 +345,10 @@ class Prompts:
         return index + len(stable)
 
     def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
-        """Return the index of the last control token that ends by character `limit`, and where it starts.
+        """Return the index of the last control token ending by character `limit`, and where its text starts.
 
-        Tokenizers split text at control tokens first, so the text after one can be tokenized without the text
-        before it. Returns (0, 0) if there is none.
+        Tokenizers split text at control tokens first, so the text from there on can be tokenized without the
+        text before it. Returns (0, 0) if there is no such token.
         """
         at = len(draft.text)
         for index in range(len(draft.tokens) - 1, 0, -1):
@@ -362,7 +363,7 @@ class Prompts:
         return 0, 0
 
     def _control(self, token: int) -> str:
-        """Return a control token's text; '' for other tokens."""
+        """Return a control token's text, or '' for any other token."""
         if self._vocabulary.piece(token):
             return ""
         return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Chat templates: render messages to prompt text, within limits on time and size."""
+"""Chat templates: render messages to the text of a prompt, within limits on time and size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgechat.engine.types import Effort, Message, Tool
 TEXT_LIMIT = 16 * 2**20
 """Maximum length of a prompt, in characters."""
 
-# For files without a template: the most common format.
+# The most common format, for files without a template.
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -30,16 +30,16 @@ CHATML = (
 
 _QUESTION = Message("user", "a")
 
-# Template variables for thinking.
+# Template variables that control thinking.
 _SWITCH = "enable_thinking"
 _EFFORT = "reasoning_effort"
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks that open and close a model family's thoughts, and may surround its answers.
+    """The marks that open and close thoughts in a model family, and that may surround its answers.
 
-    They are searched for in the reply's text, with control tokens rendered as text.
+    They are searched for in the reply's text, in which control tokens appear as text.
     """
 
     sign: str
@@ -47,7 +47,7 @@ class Marks:
     open: str
     close: str
     skip: tuple[str, ...] = ()
-    """Marks around an answer that belong neither to the thought nor to the answer."""
+    """Marks around an answer that are part of neither the thought nor the answer."""
 
 
 HARMONY_FINAL = "<|channel|>final<|message|>"
@@ -65,12 +65,12 @@ FAMILIES = (
 
 
 def template_process() -> RestartingChild:
-    """Return the rendering process. It takes a moment to start: start it before loading the model."""
+    """Return the process that renders templates. Start it before loading the model: it takes a moment."""
     return RestartingChild("template", "chat templates", seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
 
 class ChatTemplate:
-    """A template and the process that renders it, which is restarted after an overrun."""
+    """A template and the process that renders it, which is restarted after it exceeds a limit."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class ChatTemplate:
     ) -> None:
         """source: None for models without a template, which use ChatML.
 
-        stop: additional stop strings. system: default system prompt.
+        stop: additional stop strings. system: the default system prompt.
         """
         self.source = source or CHATML
         self.is_own = bool(source)
-        # Models that do not know ChatML's end token may write it as text.
+        # Models that do not know ChatML's end token may spell it out as text.
         self.stop = (*stop, *(() if source else ("<|im_end|>",)))
         self._system = system
         self.marks = next((family for family in FAMILIES if family.sign in self.source), None)
@@ -112,8 +112,8 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt for `messages`. guard: applied to messages and tools before rendering.
 
-        Raises TemplateError; SwitchUnknown if the template does not support `think` (False is fine for models
-        that never think); SchemaError for tools that cannot be described.
+        Raises TemplateError, SchemaError for tools that cannot be described, or SwitchUnknown if the template
+        does not support `think` (for models that never think, False is accepted).
         """
         if think is not None and not self.can_switch_thinking and (think or self.marks):
             raise SwitchUnknown(
@@ -147,7 +147,7 @@ class ChatTemplate:
         return answer.text
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages with the model's default system prompt, unless they already have one."""
+        """Add the model's default system prompt to the messages, unless they already have a system prompt."""
         if not self._system or any(message.role == "system" for message in messages):
             return messages
         if self._accepts_system:
@@ -167,7 +167,7 @@ class ChatTemplate:
         return True
 
     def _accepts_later_system(self) -> bool:
-        """Return True if the template renders later system messages in place."""
+        """Return True if the template renders later system messages where they stand."""
         if self._takes_later_system is None:
             chat = [
                 Message("user", "xyzzy"),
@@ -175,7 +175,7 @@ class ChatTemplate:
                 Message("assistant", "a"),
                 _QUESTION,
             ]
-            self._takes_later_system = True  # while this is being probed
+            self._takes_later_system = True  # assume so during the probe
             try:
                 text = self.render(chat)
                 self._takes_later_system = 0 <= text.find("xyzzy") < text.find("plugh")
@@ -218,14 +218,14 @@ def _overrun(what: str) -> TemplateError:
 
 
 def has_later_rules(messages: Sequence[Message]) -> bool:
-    """Return True if a system message follows a message with another role."""
+    """Return True if a system message comes after a message with another role."""
     return any(
         after.role == "system" and before.role != "system" for before, after in itertools.pairwise(messages)
     )
 
 
 def begins_reply(messages: Sequence[Message]) -> bool:
-    """Return True if the last message begins the reply, or at least its thought."""
+    """Return True if the last message is the start of the reply, or at least of its thought."""
     last = messages[-1] if messages else None
     if last is None or last.role != "assistant" or last.calls:
         return False
@@ -233,5 +233,5 @@ def begins_reply(messages: Sequence[Message]) -> bool:
 
 
 def begins_answer(messages: Sequence[Message]) -> bool:
-    """Return True if the last message begins the answer, after any thought."""
+    """Return True if the last message is the start of the answer, after any thought."""
     return begins_reply(messages) and bool(messages[-1].content)

@@ -1,7 +1,7 @@
 """Child process that renders chat templates.
 
 A template is untrusted code. The sandbox keeps it from reaching other objects, but nothing inside a process
-can limit the memory that `'a' * 300000000` takes or the time that a nested loop takes. So it runs in a
+can limit the memory that `'a' * 300000000` takes, or the time that a nested loop takes. So templates run in a
 separate process, which `template.py` watches and kills if it exceeds the limits.
 """
 
@@ -18,13 +18,13 @@ import msgspec
 from edgechat.base.process import child, spawn
 
 MEMORY_LIMIT = 512 * 2**20
-"""Memory limit of the process in bytes; well-behaved templates take 30 MB."""
+"""Memory limit for the process, in bytes. Well-behaved templates take 30 MB."""
 TIME_LIMIT = 3.0
-"""Seconds for one rendering; well-behaved templates take milliseconds."""
+"""Time limit for one rendering, in seconds. Well-behaved templates take milliseconds."""
 
 
 class Render(msgspec.Struct, frozen=True):
-    """A template, its variables and the date for `strftime_now` (ISO; None: now)."""
+    """A template, its variables, and the date for `strftime_now` (ISO; None means now)."""
 
     template: str
     variables: dict[str, Any]
@@ -37,11 +37,11 @@ class Rendered(msgspec.Struct, frozen=True):
     text: str = ""
     error: str | None = None
     line: int | None = None
-    """Line of an error in the template, unless the template raised it on purpose."""
+    """The line in the template where an error occurred; None if the template raised the error on purpose."""
 
 
 def render(request: Render) -> Rendered:
-    """Render in the immutable sandbox; errors in the template are returned as text."""
+    """Render a template in the immutable sandbox. Errors in the template are returned as text."""
     try:
         return Rendered(_compiled(request.template, request.date).render(**request.variables))
     except Exception as error:
@@ -62,19 +62,19 @@ def _line_of(error: Exception) -> int | None:
 
 @functools.lru_cache(maxsize=4)
 def _compiled(template: str, date: str | None) -> Any:
-    """Return a compiled template, cached: compiling takes longer than rendering 500 messages."""
+    """Return a compiled template from the cache: compiling takes longer than rendering 500 messages."""
     return _environment(date).from_string(template)
 
 
 @functools.lru_cache(maxsize=4)
 def _environment(date: str | None) -> Any:
-    """Return the environment that chat templates expect: transformers' settings and helpers."""
+    """Return the environment that chat templates expect, with the settings and helpers of transformers."""
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import Scope
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationTag(Extension):
-        """`{% generation %}` marks replies for training: its content is rendered unchanged."""
+        """`{% generation %}`, which marks replies for training. Its content is rendered unchanged."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -102,7 +102,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes <, > and & for HTML, which models should not see.
+    # Jinja's own filter escapes <, > and & for HTML, and models should not see these escapes.
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

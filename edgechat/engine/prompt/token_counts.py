@@ -1,4 +1,4 @@
-"""Token counts of messages and of what a template adds; conversion between text and tokens for clients."""
+"""Counts the tokens in messages and those that a template adds; converts text and tokens for clients."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from edgechat.engine.types import (
 )
 
 LONGEST_PIECE = 512
-"""In bytes. All tokens in all vocabularies are shorter, which gives a lower bound on token counts."""
+"""In bytes. All tokens in all vocabularies are shorter, so this gives a lower bound on token counts."""
 _USUAL = 8
-"""In bytes. Nearly all text has shorter tokens on average."""
+"""In bytes. In nearly all texts, tokens are shorter than this on average."""
 _SLICE = 16_384
 """In characters."""
 MOST_REMEMBERED = 16_384
-"""Number of remembered token counts, some 3 MB; even a chat of 300,000 tokens has fewer messages."""
+"""How many token counts to cache, in about 3 MB. Even a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
 _MOST_ADDED = 65_536
-"""Maximum tokens of a short chat with tools; well-behaved templates add hundreds."""
+"""Maximum number of tokens in a short chat with tools. Well-behaved templates add hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Tokens that a template adds."""
+    """How many tokens a template adds."""
 
     alone: int
-    """Per prompt without a system prompt; some templates then add a default one."""
+    """Per prompt without a system prompt. Some templates then add a default one."""
     ruled: int
     """Per prompt with a system prompt."""
     message: int
     keeps_thinking: bool
-    """Whether thoughts from earlier turns are part of the prompt."""
+    """Whether prompts include thoughts from earlier turns."""
 
     def prompt(self, messages: Sequence[Message]) -> int:
-        """Return the overhead of a prompt with these messages, not counting `message` for each of them."""
+        """Return the overhead for a prompt with these messages, not counting `message` for each of them."""
         return self.ruled if messages and messages[0].role == "system" else self.alone
 
 
 _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
-"""For templates that reject the probe messages; more than most templates add."""
+"""For templates that reject the messages used for probing. Most templates add less."""
 
 
 class TokenEstimate:
-    """Estimates the tokens in messages from their texts and the template's overhead."""
+    """Estimates the number of tokens in messages from their texts and the template's overhead."""
 
     def __init__(self, render: Callable[..., str], vocabulary: Vocabulary, control: ControlTokens) -> None:
         """render: `ChatTemplate.render`."""
@@ -70,10 +70,11 @@ class TokenEstimate:
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
-        """Return each message's role and token count; if it cannot fit, a lower bound above `cells`.
+        """Return each message's role and token count; if it cannot fit, return a lower bound above `cells`.
 
-        The first two messages, which are dropped last, and the newest are counted until the context is full.
-        Older messages will not be sent, so they are estimated from their bytes unless counted before.
+        Tokens are counted in the first two messages, which are dropped last, and from the newest message
+        backwards until the context is full. Older messages will not be sent, so they are estimated from their
+        size in bytes, unless they have been counted before.
         """
         order = (*range(len(messages))[:2], *range(len(messages) - 1, 1, -1))
         sizes = [0] * len(messages)
@@ -135,7 +136,7 @@ class TokenEstimate:
             return sum(len(tool.description) + len(tool.parameters) for tool in tools)
 
     def overhead(self, think: bool | None) -> Overhead:
-        """Return the template's overhead, found by rendering short chats. Raises SwitchUnknown."""
+        """Return the template's overhead, measured by rendering short chats. Raises SwitchUnknown."""
         if think not in self._overheads:
             self._overheads[think] = self._probe(think)
         return self._overheads[think]
@@ -162,9 +163,10 @@ class TokenEstimate:
 
 
 def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> int:
-    """Return a lower bound on the tokens in `text` if that exceeds `cells`, else 0.
+    """Return a lower bound on the number of tokens in `text` if that exceeds `cells`, otherwise 0.
 
-    Only the beginning of a text that cannot fit is tokenized (by `tokens`), since all of it may take seconds.
+    If a text cannot fit, only its start is tokenized (by `tokens`), since tokenizing all of it may take
+    seconds.
     """
     size = n_bytes(text)
     if size > LONGEST_PIECE * cells:
@@ -172,14 +174,14 @@ def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> i
     count = start = 0
     while size > _USUAL * cells and start < len(text):
         count += len(tokens(text[start : start + _SLICE]))
-        if count > 2 * cells:  # twice as many, because slices may cut tokens
+        if count > 2 * cells:  # twice as many, because tokens may be cut where the text is sliced
             return count // 2
         start += _SLICE
     return 0
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """Yield the texts of a message that every prompt includes: all but its thinking."""
+    """Yield the texts in a message that every prompt includes: all except its thinking."""
     yield message.content
     for call in message.calls:
         yield call.name
@@ -194,7 +196,7 @@ def n_bytes(text: str) -> int:
 def translate(vocabulary: Vocabulary, command: Translate) -> Translated:
     """Convert text to tokens, or tokens to text. Raises BadRequest.
 
-    Not for chats, which need a template.
+    Chats are not accepted, since they need a template.
     """
     what = command.what
     assert not isinstance(what, ChatRequest)

@@ -1,10 +1,10 @@
 """Sliding window: decides which messages are sent once the context cannot hold them all.
 
-The system prompt and the first turn stay. When the conversation exceeds a high-water mark, the oldest turns
-after them are dropped together, down to a low-water mark. In between, messages are only appended, so the
-prompt's prefix and the cache stay valid.
+The system prompt and the first turn are always sent. When the conversation exceeds a high-water mark, the
+oldest turns after these are dropped together, down to a low-water mark. In between, messages are only
+appended, so the prompt's prefix and the cache stay valid.
 
-The window is stateless: the dropped turns are computed from the conversation's history alone. So it is the
+The window is stateless: which turns to drop is computed from the conversation's history alone. So it is the
 same after a restart, and a dropped turn never comes back.
 
 Only token counts matter here, not text.
@@ -19,28 +19,28 @@ from itertools import pairwise
 from edgechat.engine.types import Role
 
 MOST_TOKENS = 2**40
-"""Maximum tokens in one message; higher counts are an error."""
+"""Maximum number of tokens in one message. Higher counts are an error."""
 _BYTES_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
-    """The part of a conversation that is sent: its head and its turns, except a run of old ones."""
+    """The part of a conversation that is sent: its head and its turns, except for a run of old turns."""
 
     head: int
-    """Number of messages before the first turn; they are never dropped."""
+    """How many messages come before the first turn. They are never dropped."""
     turns: tuple[range, ...]
-    """Indices of the messages of each turn."""
+    """The indices of the messages in each turn."""
     sizes: tuple[int, ...]
-    """Token count of each turn."""
+    """The token count of each turn."""
     first: int
-    """Index of the first turn to drop: 1 if the first turn is pinned, else 0."""
+    """Index of the first turn that may be dropped: 1 if the first turn is pinned, otherwise 0."""
     dropped: int
-    """Number of turns dropped, starting at `first`."""
+    """How many turns are dropped, starting at `first`."""
     current: int
-    """Index of the last turn with a user message: neither it nor later turns can be dropped."""
+    """Index of the last turn with a user message. Neither this turn nor later ones can be dropped."""
     tokens: int
-    """Number of tokens sent."""
+    """How many tokens are sent."""
 
     @property
     def kept(self) -> list[int]:
@@ -50,7 +50,7 @@ class ContextWindow:
         return [*range(self.head), *(at for turn in turns for at in turn)]
 
     def narrower(self, by: int = 1) -> ContextWindow | None:
-        """Return a window with at least one further turn dropped, to save `by` tokens; None if impossible."""
+        """Return a window that drops at least one more turn, to save `by` tokens; None if impossible."""
         start = self.first + self.dropped
         if start >= self.current:
             return None
@@ -62,19 +62,19 @@ class ContextWindow:
 
 
 def whole(n_messages: int) -> ContextWindow:
-    """Return a window that keeps everything."""
+    """Return a window that drops nothing."""
     return ContextWindow(head=n_messages, turns=(), sizes=(), first=0, dropped=0, current=0, tokens=0)
 
 
 def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 0) -> ContextWindow:
-    """Return the window of `messages` (role and tokens of each) for a context of `cells` tokens.
+    """Return the window for `messages` (the role and token count of each) in a context of `cells` tokens.
 
-    fixed: tokens of the prompt that belong to no message.
+    fixed: tokens in the prompt that belong to no message.
 
-    Turns are dropped when a reply takes the conversation over 3/4 of the cells, or a question over 7/8,
-    until it takes at most half. The caller checks whether that suffices: if the current turn and pinned
-    messages are too long themselves, `tokens` exceeds 7/8 and nothing more can be dropped. The first turn
-    is pinned if it and the head take at most a quarter. Raises ValueError for invalid sizes.
+    Turns are dropped when a reply takes the conversation over 3/4 of the cells, or a question over 7/8, until
+    it takes at most half. The caller checks whether that is enough: if the current turn and pinned messages
+    are themselves too long, `tokens` exceeds 7/8 and nothing more can be dropped. The first turn is pinned if
+    it takes at most a quarter together with the head. Raises ValueError for invalid sizes.
     """
     if cells < 1 or not all(0 <= size <= MOST_TOKENS for size in (fixed, *(size for _, size in messages))):
         raise ValueError("the cells of a context are 1 or more, and sizes are numbers of tokens")
@@ -99,11 +99,11 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
 
 
 def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
-    """Return the message indices of each turn: a user message with the replies, calls and results after it.
+    """Return the message indices for each turn: a user message and the replies, calls and results after it.
 
-    Whatever their order, each message belongs to one turn, or to the head: the system messages at the
-    beginning. A reply without a question, such as a greeting, belongs to the first turn; a later system
-    message begins the turn of the question that follows it.
+    Whatever their order, each message belongs to one turn, or to the head, which is made up of the system
+    messages at the start. A reply without a question, such as a greeting, belongs to the first turn. A later
+    system message belongs to the turn of the question that follows it.
     """
     starts: list[int] = []
     asked = False
@@ -123,5 +123,5 @@ def guessed_tokens(n_bytes: int) -> int:
 
 
 def _high(role: Role, cells: int) -> int:
-    # Higher for a question than for a reply: if a question moves the window, the prewarmed cache is lost.
+    # Questions have more room than replies: if a question moves the window, the prewarmed cache is useless.
     return cells * 7 // 8 if role in ("user", "tool") else cells * 3 // 4

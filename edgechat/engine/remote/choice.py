@@ -17,14 +17,14 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, without_effec
 from edgechat.settings import Settings
 
 ASSUMED_CONTEXT = 8192
-"""In tokens, for a server that does not report its context."""
+"""In tokens; for servers that do not report their context."""
 
 
 def remote_plan(model: str, settings: Settings, request: PlanRequest = DEFAULT_REQUEST) -> LoadPlan | None:
     """Return the plan for a model NAME/MODEL; None for a file, or if NAME is not a remote. Sends nothing.
 
-    request: its context is assumed if the server does not report one. If that is None, the context from
-    settings.toml is assumed, else 8192. Raises OptionWithoutEffect.
+    request: its context is assumed if the server does not report one. If the request has no context either,
+    the one in settings.toml is assumed, or else 8192. Raises OptionWithoutEffect.
     """
     found = split_remote(model, settings.remotes)
     if found is None:

@@ -1,7 +1,7 @@
 """Remote engine: a model on another server, used through chat completions over HTTP.
 
-`start` asks the server what it is and whether it has the model; each request posts the whole conversation.
-The server keeps its own cache, so there is nothing to prewarm, save or inspect here.
+`start` asks what kind of server it is and whether it has the model. Each request posts the whole
+conversation. The server has its own cache, so there is nothing to prewarm, save or inspect here.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -55,30 +55,30 @@ T = TypeVar("T")
 
 _COMPLETIONS = "/v1/chat/completions"
 _LOOK_SECONDS, _NO_LOOK_SECONDS = 2.0, 60.0
-"""Seconds between queries for a server's metrics: if it has them, and if not."""
+"""How many seconds to wait before asking for metrics again: if the server has them, and if it does not."""
 _TOKENIZERS = ("llama-server", "vllm", "edgechat")
-"""Servers with /tokenize and /detokenize."""
+"""Servers that offer /tokenize and /detokenize."""
 
 
 class RemoteHost(Protocol):
-    """Provides the server of a remote engine."""
+    """Provides a remote engine with its server."""
 
     async def open(self, on_progress: Callable[[float], None]) -> RemoteServer:
         """Return the server once it is reachable. Raises LoadFailed; cancelling this stops the attempt."""
 
     async def close(self) -> None:
-        """Release the server until it is opened again."""
+        """Release the server until `open` is called again."""
 
     @property
     def log_path(self) -> Path | None:
         """The server's log, if it is on this machine."""
 
     def log_tail(self, n_bytes: int) -> str:
-        """Return the end of the log, with only printable characters; '' if there is no log."""
+        """Return the end of the log as printable text; '' if there is no log."""
 
 
 class RunningHost:
-    """A server that already runs, at the URL in settings.toml."""
+    """A server that is already running, at the URL in settings.toml."""
 
     log_path: Path | None = None
 
@@ -96,7 +96,7 @@ class RunningHost:
 
 
 class _Stop:
-    """Lets another task end whatever a request is waiting for."""
+    """Lets another task stop whatever a request is waiting for."""
 
     def __init__(self) -> None:
         self._is_ended = False
@@ -108,7 +108,7 @@ class _Stop:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of `work`; None if it was ended first."""
+        """Return the result of `work`, or None if it was stopped first."""
         if self._is_ended:
             work.close()
             return None
@@ -126,8 +126,8 @@ class _Stop:
 class RemoteEngine(BaseEngine):
     """An `Engine` on another server.
 
-    If edgechat starts the server itself, the `RemoteHost` starts it on a loopback port in `open` and ends it
-    in `close`, when the engine is closed or the model is unloaded.
+    If edgechat starts the server itself, the `RemoteHost` starts it on a loopback port in `open`. `close`
+    ends it, which happens when the engine is closed or the model is unloaded.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class RemoteEngine(BaseEngine):
     ) -> None:
         """plan: from `engine.remote.choice.remote_plan`; its `remote` names the server and the model.
 
-        idle_seconds: the host is closed after this time without requests; 0: never. on_note: called with
-        notices about settings that the server has no field for.
+        idle_seconds: close the host after this much time without requests; 0 means never. on_note: called
+        with notices about settings for which the server has no field.
         """
         assert plan.remote is not None
         super().__init__(idle_seconds, on_state, on_note)
@@ -152,9 +152,9 @@ class RemoteEngine(BaseEngine):
         self._noted: set[str] = set()
         self._client: RemoteClient | None = None
         self._retired: list[RemoteClient] = []
-        """Connections that other requests may still use."""
+        """Connections that other requests may still be using."""
         self._stops: dict[object, _Stop] = {}
-        """A `_Stop` for each request in progress, by id, and for each start."""
+        """A `_Stop` for each request in progress, keyed by its id, and for each start."""
         self._seen: ServerLoad | None = None
         self._next_look = 0.0
 
@@ -192,7 +192,7 @@ class RemoteEngine(BaseEngine):
     async def _answer(
         self, request: ChatRequest, client: RemoteClient, stop: _Stop
     ) -> AsyncGenerator[RequestEvent, None]:
-        """Send the request, with fewer turns each time the server finds the conversation too long."""
+        """Send the request. Whenever the server finds the conversation too long, send it with fewer turns."""
         if not self._remote.chats:
             raise cannot_chat(self._remote.name)
         self._note_unsupported(request)
@@ -293,13 +293,13 @@ class RemoteEngine(BaseEngine):
             self._stops[request_id].end()
 
     async def persist(self, chat: str | None = None) -> None:
-        """Do nothing: the server keeps the KV states."""
+        """Do nothing: KV states stay on the server."""
 
     def forget(self, chat: str) -> None:
         check_id(chat)
 
     async def inspect(self, chat: str | None = None) -> ServerLoad | None:
-        """Return the server's load, at most a few seconds old; no server reports what is in its cache."""
+        """Return the server's load, at most a few seconds old. No server reports what is in its cache."""
         client, now = self._client, time.monotonic()
         if client is None or self.state is not EngineState.READY:
             return None
@@ -339,7 +339,7 @@ class RemoteEngine(BaseEngine):
     async def _ready_for(
         self, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> RemoteClient | None:
-        """Return the connection for a request; None if the engine is closed."""
+        """Return the connection for a request, or None if the engine is closed."""
         if not may_load and self.state is not EngineState.READY:
             raise EngineGone("The engine was gone before it received the request.")
         try:
@@ -408,7 +408,7 @@ class RemoteEngine(BaseEngine):
             del self._stops[key]
 
     async def _retire(self) -> None:
-        """Make the next request reconnect after a failure; other requests keep their connections."""
+        """After a failure, make the next request reconnect. Other requests keep their connections."""
         if self._client is not None:
             self._retired.append(self._client)
         self._client, self._seen, self._next_look = None, None, 0.0
@@ -426,7 +426,7 @@ class RemoteEngine(BaseEngine):
 
 
 async def _next(pieces: AsyncGenerator[list[bytes], None]) -> list[bytes]:
-    """Return the next lines; [] at the end."""
+    """Return the next lines, or [] at the end."""
     try:
         return await anext(pieces)
     except StopAsyncIteration:

@@ -42,7 +42,7 @@ _MOST_RATE = 1e7
 _MOST_IN_PIECE = 16
 _LEAST_PIECES, _LEAST_SECONDS = 8, 0.1
 _THINK = FAMILIES[-1]
-"""The marks around most models' thoughts, for servers that leave them in the text."""
+"""The marks around most models' thoughts, for servers that do not remove them from the text."""
 
 
 class _FunctionPart(msgspec.Struct, frozen=True):
@@ -93,12 +93,12 @@ _CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 class RemoteReply:
-    """A reply as it arrives: `feed` takes its lines, `finish` ends it."""
+    """A reply as it arrives. `feed` takes its lines; `finish` ends it."""
 
     def __init__(self, request: ChatRequest, client: RemoteClient, dropped: int = 0) -> None:
-        """dropped: number of turns already left out of the request."""
+        """dropped: how many turns were already left out of the request."""
         self.is_over = False
-        """Whether the reply has ended, so that further lines are ignored."""
+        """Whether the reply has ended. If so, further lines are ignored."""
         self._request = request
         self._client = client
         self._text = Reply(request.stop, _THINK)  # Transformers includes the stop string
@@ -115,7 +115,7 @@ class RemoteReply:
         self._dropped = dropped
 
     def feed(self, line: bytes) -> list[RequestEvent]:
-        """Return the events from a line. Raises EdgechatError if it is an error message or invalid."""
+        """Return the events in a line. Raises EdgechatError if it is an error message or invalid."""
         if self.is_over or not line.startswith((b"data:", b"error:")):
             return []  # comments, event names and empty lines
         data = line.partition(b":")[2].strip()
@@ -142,7 +142,7 @@ class RemoteReply:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the reply was long enough for a meaningful speed."""
+        """Whether the reply was long enough to measure a meaningful speed."""
         return self._tokens >= _LEAST_PIECES and self._last - self._first >= _LEAST_SECONDS
 
     def _failure(self, data: bytes) -> EdgechatError:
@@ -196,7 +196,8 @@ class RemoteReply:
         name, arguments = call.function.name or "", call.function.arguments or ""
         known_index, known_id = self._call
         is_other = call.index != known_index or (call.id or known_id) != known_id
-        # Without ids, a name that follows arguments begins another call: some servers send each call whole.
+        # If there are no ids, a name that follows arguments starts another call: some servers send calls
+        # whole.
         is_next = bool(name) and not (call.id or known_id) and self._has_arguments
         is_new = self._calls == 0 or is_other or is_next
         if is_new:
@@ -209,7 +210,7 @@ class RemoteReply:
             yield from self._texts(self._text.finish() if self._calls == 0 else ())
             self._calls += 1
             self._call, self._has_arguments = (call.index, call.id), False
-            # A new id, because a server may use the same ids in every reply.
+            # Use a new id, because a server may use the same ids in every reply.
             begun = ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, "")
             yield ToolCallBegun(self._request.id, begun, self._tokens)
         if arguments:
@@ -237,7 +238,7 @@ class RemoteReply:
         prompt = _count(told.get("prompt_tokens"))
         cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
         cached = min(cached or _count(self._timings.get("cache_n")), prompt)
-        # Each piece has at least one token: a server that counts fewer is wrong.
+        # Each piece has at least one token, so a lower count from the server is wrong.
         written = max(_count(told.get("completion_tokens")), self._tokens)
         return Usage(prompt, cached, written, self._dropped)
 
@@ -249,7 +250,7 @@ class RemoteReply:
 
     def _finished(self, reason: FinishReason) -> Finished:
         usage, told = self._usage_now, self._timings
-        # Hidden thoughts are not timed, and a piece has only so many tokens, even with drafts.
+        # Hidden thoughts are not timed, and even with drafts, a piece contains only so many tokens.
         n_timed = min(usage.completion_tokens - self._n_hidden, _MOST_IN_PIECE * self._tokens) - 1
         seconds = self._last - self._first
         return Finished(

@@ -35,7 +35,7 @@ _KNOWN: Mapping[RemoteKind, tuple[str, ...]] = {
     "tgi": _OPENAI,
     "openai": _OPENAI,
 }
-"""The sampling parameters that each kind of server has a field for."""
+"""The sampling parameters for which each kind of server has a field."""
 _NAMES: Mapping[tuple[RemoteKind, str], str] = {
     ("llama-server", "repetition_penalty"): "repeat_penalty",
     ("lmstudio", "repetition_penalty"): "repeat_penalty",
@@ -45,9 +45,9 @@ _BY_TEMPLATE = ("vllm", "sglang", "llama-server", "transformers", "edgechat")
 
 
 def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
-    """Return the body for a request. Reads its media files.
+    """Return the body for a request. Reads the request's media files.
 
-    Raises ImageError, SwitchUnknown, and BadRequest for anything the server does not support.
+    Raises ImageError, SwitchUnknown, and BadRequest for anything that the server does not support.
     """
     if request.text is not None or request.suffix:
         raise BadRequest(f"{model.name} accepts only messages, not plain text to complete.")
@@ -56,7 +56,7 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
             f"LoRA adapters require a model on this machine, and {model.name} is on a server.",
             hint="Leave them out: use /lora off, or omit --lora.",
         )
-    if model.kind == "transformers":  # which ignores them, and only logs that
+    if model.kind == "transformers":  # Transformers would ignore them, and only log that
         _refuse_ignored(request, model)
     body: dict[str, Any] = {
         "model": model.id,
@@ -67,7 +67,7 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
         **_thinking(request, model),
     }
     if request.max_tokens is not None:
-        # OpenAI's own models know only the newer name, most other servers only the older one.
+        # OpenAI's own models accept only the newer name; most other servers know only the older one.
         body["max_completion_tokens" if model.kind == "openai" else "max_tokens"] = request.max_tokens
     if request.stop:
         body["stop"] = list(request.stop)
@@ -76,10 +76,10 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
         if request.tool_choice == "required":
             named = {"type": "function", "function": {"name": request.tool}}
             body["tool_choice"] = named if request.tool else "required"
-            if model.kind == "vllm":  # which otherwise accepts any JSON as arguments
+            if model.kind == "vllm":  # vLLM otherwise accepts any JSON as arguments
                 for tool in body["tools"]:
                     tool["function"]["strict"] = True
-            if request.tool and model.kind == "llama-server":  # which takes an object to mean "auto"
+            if request.tool and model.kind == "llama-server":  # llama-server takes an object to mean "auto"
                 body["tools"] = [_tool(tool) for tool in request.tools if tool.name == request.tool]
                 body["tool_choice"] = "required"
         if request.most_calls == 1:
@@ -114,8 +114,8 @@ def _refuse_ignored(request: ChatRequest, model: HostedModel) -> None:
 def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...]]:
     """Drop the older half of the turns that can be dropped; return how many, and the remaining messages.
 
-    The system prompt, the first turn and the last one stay, as in `edgechat.engine.prompt.window`. Only the
-    server knows how many tokens they have.
+    The system prompt, the first turn and the last turn stay, as in `edgechat.engine.prompt.window`. Only the
+    server knows how many tokens the turns have.
     """
     turns = turns_of([message.role for message in messages])
     n_dropped = (len(turns) - 1) // 2
@@ -124,13 +124,13 @@ def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...
 
 
 def unsupported(request: ChatRequest, model: HostedModel) -> tuple[str, ...]:
-    """Return the sampling parameters that are set but that the server has no field for."""
+    """Return the sampling parameters that are set, but for which the server has no field."""
     known = _KNOWN[model.kind]
     return tuple(name for name in _given(request) if name not in known)
 
 
 def _given(request: ChatRequest) -> dict[str, Any]:
-    """Return the sampling parameters that were set; the server's defaults apply to the others."""
+    """Return the sampling parameters that were set. The server's defaults apply to the others."""
     values, usual = msgspec.structs.asdict(request.sampling), Sampling()
     named = request.sampling_set
     names = [
@@ -195,7 +195,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _parts(message: Message, model: HostedModel) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a message with media: text, and each file where it belongs."""
+    """Yield the parts of a message with media: the text, with each file where it belongs."""
     texts = message.content.split(PLACE, len(message.media))
     unplaced = len(message.media) - (len(texts) - 1)
     for file in message.media[:unplaced]:

@@ -22,7 +22,7 @@ from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
 from edgechat.settings import RemoteServer
 
 START_SECONDS, SILENT_SECONDS = 3600.0, 600.0
-"""Seconds for a program to become ready, and for silence in its log: it may download and compile."""
+"""How long a program may take to start, and how long its log may be silent. It may download and compile."""
 _POLL_SECONDS = 0.25
 _ASK_SECONDS = 5.0
 _SHOWN_LINES = 8
@@ -30,7 +30,7 @@ _MOST_TAIL = 16384
 
 
 class StartedHost:
-    """A `RemoteHost` that starts its server when needed, and ends it on `close` or when edgechat ends."""
+    """A `RemoteHost` that starts its server on demand, and ends it on `close` or when edgechat ends."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class StartedHost:
             await program.close()
 
     def log_tail(self, n_bytes: int) -> str:
-        """Return the end of the program's log, with only printable characters and the API key masked."""
+        """Return the end of the program's log as printable text, with the API key masked."""
         text = tail(self.log_path, n_bytes)
         key = self._server.key if self._server is not None else None
         return text.replace(key, "…") if key else text
@@ -153,10 +153,10 @@ class StartedHost:
 
 
 async def _is_ready(client: RemoteClient) -> bool:
-    is_transformers = client.server.kind == "transformers"  # whose list needs a Hugging Face cache
+    is_transformers = client.server.kind == "transformers"  # its list of models requires a Hugging Face cache
     try:
         listed = await client.get("/health" if is_transformers else "/v1/models", seconds=_ASK_SECONDS)
-    except EdgechatError:  # it is not listening yet, or still loading
+    except EdgechatError:  # it is not listening yet, or is still loading
         return False
     if is_transformers:
         return True

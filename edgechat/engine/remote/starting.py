@@ -1,4 +1,4 @@
-"""Startup status: one line about a program that edgechat is starting, condensed from its log."""
+"""Startup status: one line about a program that edgechat is starting, derived from its log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import LoadPlan
 
 LOG_BYTES = 8192
-"""Bytes at the end of the log that `Starting.line` needs."""
+"""How many bytes from the end of the log `Starting.line` needs."""
 _STAGES = (
     (r"Downloading|Fetching \d+ files", "downloading"),
     (
@@ -30,7 +30,7 @@ _SHARE = re.compile(r"\b(\d{1,3})%(?= Completed|\|)")
 
 
 class Starting:
-    """Reports on the start of a program, timed from now on."""
+    """Reports on the start of a program, measuring the time from now on."""
 
     def __init__(self, plan: LoadPlan) -> None:
         assert plan.remote is not None
@@ -48,7 +48,7 @@ class Starting:
 
 
 def _stage(log: str) -> str:
-    """Return the latest stage in a log; '' if there is none."""
+    """Return the latest stage that a log shows; '' if it shows none."""
     told = list(_STAGE.finditer(log))
     if not told:
         return ""

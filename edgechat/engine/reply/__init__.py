@@ -1,5 +1,5 @@
 """Replies: split tokens into text, thinking and tool calls, and enforce grammars.
 
-Takes the bytes of tokens; returns pieces of text and calls. Read `generation.py` first, then `reply.py` and
-`grammar.py`.
+Takes the bytes of tokens and returns pieces of text and calls. Read `generation.py` first, then `reply.py`
+and `grammar.py`.
 """

@@ -1,6 +1,6 @@
 """Constraints: find which tokens may come next in a reply that follows a grammar, using llguidance.
 
-Grammars are compiled in a thread, after a child process has compiled them safely.
+A grammar is compiled in a thread, but only after a child process has compiled it safely.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from edgechat.engine.types import ErrorInfo
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same grammar repeatedly
+_REMEMBERED = 256  # grammars whose outcome is cached: programs send the same grammar repeatedly
 _STACK = 64 * 2**20  # bytes, for the thread that compiles; the child process has less
 _POSITION = re.compile(r"at (\d+)\(\d+\)")
-_LONGEST_EXPLANATION = 200  # characters quoted from llguidance's message about a schema
-# Otherwise llguidance would tokenize forced text itself, and forbid the model's other ways to write it.
+_LONGEST_EXPLANATION = 200  # characters to quote from llguidance's message about a schema
+# Without this, llguidance would tokenize forced text itself and forbid the model's other ways to write it.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
@@ -39,9 +39,9 @@ class Constraint:
     """A grammar and its state in a reply. Methods raise SchemaError if the grammar turns out too complex.
 
     Results depend only on the reply's tokens: the matcher advances over new tokens and rolls back over
-    removed tokens, so rejected drafts need no special handling. Checking a token takes 10 us; a mask of a
-    vocabulary of 152,000 tokens takes 5 to 300 us, and 2 ms inside a string with a pattern or limited
-    length.
+    removed tokens, so rejected drafts need no special handling. Checking a token takes 10 us. Computing a
+    mask for a vocabulary of 152,000 tokens takes 5 to 300 us, or 2 ms inside a string with a pattern or a
+    length limit.
     """
 
     def __init__(self, matcher: LLMatcher, n_vocab: int, ends: Seq[int]) -> None:
@@ -53,7 +53,7 @@ class Constraint:
         self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one more token: see `_new_tokenizer`
 
     def mask(self, reply_tokens: Seq[int]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the tokens that may follow [n_vocab]. End tokens in `reply_tokens` are ignored."""
+        """Return a mask of the tokens that may follow [n_vocab]. Ignores end tokens in `reply_tokens`."""
         self._advance_to(reply_tokens)
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
@@ -61,7 +61,7 @@ class Constraint:
         return bits.view(np.bool_)
 
     def allows(self, reply_tokens: Seq[int], tokens: Seq[int]) -> int:
-        """Return how many of `tokens` may follow the reply so far, in order."""
+        """Return how many of `tokens`, in order, may follow the reply so far."""
         self._advance_to(reply_tokens)
         n_allowed = int(self._matcher.validate_tokens(list(tokens)))
         self._check()
@@ -91,8 +91,8 @@ class Constraint:
 class Constraints:
     """Compiles constraints for a vocabulary in background threads.
 
-    New grammars, which a child process tries first, are compiled one after another; known grammars do not
-    wait for them.
+    New grammars are tried in a child process first, and are compiled one after another. Known grammars do not
+    have to wait for them.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -102,20 +102,20 @@ class Constraints:
         self._valid: dict[bytes, None] = {}
         self._errors: dict[bytes, ErrorInfo] = {}
         self._lock = threading.Lock()
-        """Held while the tokenizer is created."""
+        """Held while the tokenizer is being created."""
         self._closed = False
         self._executors: dict[str, ThreadPoolExecutor] = {}
 
     def prepare(self) -> None:
-        """Create the tokenizer shared by all constraints; does nothing without llguidance.
+        """Create the tokenizer that all constraints share. Does nothing without llguidance.
 
-        For half of that time, up to 0.7 s, it holds the GIL and blocks all other threads.
+        For half of the time that this takes, up to 0.7 s, it holds the GIL and blocks all other threads.
         """
         if not _is_missing():
             wait([self._executor("grammars").submit(self._tokenizer)])  # errors recur with the first request
 
     def of(self, grammar: str) -> Future[Constraint]:
-        """Start compiling a grammar; the future may raise SchemaError.
+        """Start compiling a grammar. The future may raise SchemaError.
 
         Raises EngineError if llguidance is not installed.
         """
@@ -126,7 +126,7 @@ class Constraints:
             )
         grammar = _OPTIONS + grammar
         digest = hashlib.blake2b(grammar.encode()).digest()
-        problem = self._errors.get(digest)  # a single lookup: another thread removes old entries
+        problem = self._errors.get(digest)  # looked up only once: another thread removes old entries
         if problem is not None:
             refusal: Future[Constraint] = Future()
             refusal.set_exception(problem.error())
@@ -139,14 +139,14 @@ class Constraints:
         if name not in self._executors:
             self._executors[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             before = threading.stack_size(_STACK)
-            try:  # the executor starts its thread with its first task
+            try:  # the executor starts its thread when it gets its first task
                 self._executors[name].submit(lambda: None).result()
             finally:
                 threading.stack_size(before)
         return self._executors[name]
 
     def _compile_new(self, grammar: str, digest: bytes) -> Constraint:
-        if digest in self._errors:  # added since it was queued
+        if digest in self._errors:  # added since this task was queued
             raise self._errors[digest].error()
         try:
             if digest not in self._valid:
@@ -159,7 +159,8 @@ class Constraints:
         return constraint
 
     def _compile(self, grammar: str) -> Constraint:
-        # A new matcher for each request: copies share a lexer, whose memory grows with their text.
+        # Each request gets a new matcher: copies share a lexer, whose memory grows with the text of all
+        # copies.
         import llguidance
 
         tokenizer = self._tokenizer()
@@ -198,7 +199,7 @@ class Constraints:
         for token in range(vocabulary.size):
             if vocabulary.is_end(token):
                 ends.append(token)
-            # A token that ends a reply is never part of the text, even if it has text.
+            # A token that ends a reply is never part of the text, even if it has text of its own.
             text = b"" if ends[-1:] == [token] else vocabulary.piece(token)
             pieces.append(text or b"\xff<[%d]>" % token)
         pieces.append(b"\xff<end>")  # for vocabularies without an end token
@@ -239,7 +240,7 @@ def grammar_error(why: str, grammar: str = "") -> SchemaError:
 
 
 def _tool_at(grammar: str, line: int) -> str:
-    """Return the tool that a line of a grammar belongs to, or ''."""
+    """Return the tool to which a line of a grammar belongs; '' if there is none."""
     before = grammar.splitlines()[:line]
     marks = (text.removeprefix(TOOL_COMMENT) for text in reversed(before) if text.startswith(TOOL_COMMENT))
     return next(marks, "")

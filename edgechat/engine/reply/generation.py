@@ -39,15 +39,15 @@ class Generation(Sequence):
     logprobs: Logprobs | None = None
     """Logprobs of the reply's tokens, if requested."""
     drawn: int | None = None
-    """The next token, if the backend sampled it."""
+    """The next token, if the backend has sampled it."""
     pieces: list[Piece] = field(default_factory=list)
-    """Text of the reply so far."""
+    """The text of the reply so far."""
     calls: list[ToolCall] = field(default_factory=list)
-    """Calls so far, without arguments."""
+    """The calls so far, without their arguments."""
     arguments: list[list[str]] = field(default_factory=list)
 
     def extend(self, token: int, piece: bytes) -> list[Event]:
-        """Add a token and its bytes; return events for the text that it completes."""
+        """Add a token and its bytes. Returns events for the text that is now complete."""
         self.tokens.append(token)
         shown = self.reply.feed(piece)
         if self.logprobs is not None:
@@ -55,7 +55,7 @@ class Generation(Sequence):
         return self._events(shown)
 
     def finish(self, reason: FinishReason) -> list[Event]:
-        """End the reply; return events for text that was held back."""
+        """End the reply. Returns events for text that was held back."""
         return self._events(self.reply.finish(cut=reason != "stop"))
 
     def _events(self, shown: list[Shown]) -> list[Event]:
@@ -78,7 +78,7 @@ class Generation(Sequence):
         return events
 
     def message(self) -> Message:
-        """Return the reply as a message for the next turn's prompt."""
+        """Return the reply as a message to include in the next turn's prompt."""
         answer = "".join(text for text, thinking in self.pieces if not thinking)
         thought = "".join(text for text, thinking in self.pieces if thinking)
         calls = (
@@ -93,13 +93,13 @@ PlacedLogprobs = tuple[int, TokenLogprobs]
 
 
 class Logprobs:
-    """Logprobs of a reply's tokens, returned with the text in which the tokens begin.
+    """Logprobs of a reply's tokens. Each is returned along with the text in which its token begins.
 
-    Thoughts, calls and text that is never shown (marks, text after a stop string) have no logprobs.
+    There are no logprobs for thoughts, calls or text that is never shown (marks, text after a stop string).
     """
 
     def __init__(self, vocabulary: Vocabulary, others: int) -> None:
-        """others: how many of the likeliest tokens to return with each token."""
+        """others: how many of the likeliest tokens to report along with each token."""
         self._vocabulary = vocabulary
         self._others = others
         self._computed: deque[TokenLogprobs] = deque()
@@ -109,7 +109,7 @@ class Logprobs:
 
     def compute(self, rows: Logits, tokens: Seq[int]) -> None:
         """Compute the logprobs of the next tokens from the logits [n, n_vocab] they were sampled from."""
-        self._computed.clear()  # leftovers, if the window moved
+        self._computed.clear()  # some may be left over if turns were dropped
         for row, token in zip(rows, tokens, strict=False):
             chance, likeliest = logprobs(row, token, self._others)
             others = tuple((self._text(other), value) for other, value in likeliest)
@@ -124,18 +124,18 @@ class Logprobs:
         self._n_answer = reply.n_answer
         if reply.in_call:
             return
-        if reply.n_calls > self._n_calls:  # these were tokens of a call
+        if reply.n_calls > self._n_calls:  # the undecided tokens were part of a call
             self._n_calls = reply.n_calls
             while self._ready and self._ready[-1][0] >= reply.n_shown:  # whitespace before the call
                 self._ready.pop()
         elif reply.where is ReplyPart.ANSWER:
             self._ready += self._undecided
         elif reply.where is not ReplyPart.THINKING and reply.is_holding:
-            return  # a mark may begin here, or an answer
+            return  # this may be the start of a mark, or of an answer
         self._undecided.clear()
 
     def take_shown(self, reply: Reply) -> tuple[TokenLogprobs, ...]:
-        """Return the logprobs of tokens that begin in the text shown since the last call."""
+        """Return the logprobs of tokens that begin in the text shown since this was last called."""
         logprobs: list[TokenLogprobs] = []
         while self._ready and self._ready[0][0] < reply.n_shown:
             logprobs.append(self._ready.popleft()[1])
@@ -143,7 +143,7 @@ class Logprobs:
 
 
 def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) -> Reply:
-    """Return the empty reply to a request. thinking: whether the prompt already opens the thought."""
+    """Return an empty reply for a request. thinking: whether the prompt already opens the thought."""
     if request.text is not None:
         return Reply(request.stop)
     calls = None

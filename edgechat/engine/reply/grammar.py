@@ -1,7 +1,7 @@
 """Grammar of a reply: a thought if the model thinks, then the answer or calls that the request demands.
 
-Grammars are written in llguidance's dialect of Lark. Thoughts and strings in JSON values are free; every
-token of an answer follows its schema.
+Grammars are written in llguidance's dialect of Lark. Thoughts, and strings in JSON values, may contain
+anything. Every token of an answer follows its schema.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from edgechat.engine.tool_calls.tools import (
 from edgechat.engine.types import ChatRequest, Tool
 
 _WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"
-"""Between parts of a JSON value: a space, or a line break with indentation. Without limits, small models
-would write endless whitespace.
+"""What may separate parts of a JSON value: a space, or a line break with indentation. Without limits, small
+models would write endless whitespace.
 """
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
@@ -64,7 +64,7 @@ gemma_any: gemma_text | GEMMA_NUMBER | GEMMA_TRUTH | "null" | gemma_list | gemma
 def grammar_of(
     request: ChatRequest, template: ChatTemplate, vocabulary: Vocabulary, *, thinking: bool
 ) -> str | None:
-    """Return the grammar for the reply to a request, if any. Raises SchemaError or BadRequest."""
+    """Return the grammar for the reply to a request, if it needs one. Raises SchemaError or BadRequest."""
     must_call, constrained = request.tool_choice == "required", constrained_tools(request)
     if request.schema is None and not constrained:
         return None
@@ -91,13 +91,13 @@ def grammar_of(
 
 def json_rule(schema: str) -> str:
     """Return the expression for a JSON value that follows a schema. Raises SchemaError."""
-    # llguidance takes its options from this key, which requests may not set.
+    # llguidance reads its options from this key, which requests may not set.
     options = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
     return "%json " + json.dumps(_without_unknown_formats(schema_in(schema)) | options)
 
 
 def _without_unknown_formats(part: Any) -> Any:
-    """Return a part of a schema without unenforceable formats, which are only annotations."""
+    """Return part of a schema without formats that cannot be enforced: those are only annotations."""
     if isinstance(part, list):
         return [_without_unknown_formats(item) for item in part]
     if not isinstance(part, dict):
@@ -110,10 +110,10 @@ def _without_unknown_formats(part: Any) -> Any:
 
 
 def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thinking: bool) -> str:
-    """Return the grammar of a whole reply.
+    """Return the grammar for a whole reply.
 
-    body: Lark rules with `answer` as the top rule; rule names that begin with `reply_` are reserved.
-    marks: the template's marks for thoughts, if any. thinking: whether the prompt already opens the thought.
+    body: Lark rules with `answer` as the top rule. Rule names that start with `reply_` are reserved. marks:
+    the template's marks for thoughts, if any. thinking: whether the prompt already opens the thought.
     """
     if marks is None:
         return f"start: answer\n{body}\n"
@@ -130,11 +130,11 @@ def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thi
 
 
 def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
-    """Return the rule for an open thought: any text, then the closing mark."""
+    """Return the rule for a thought that is already open: any text, then the closing mark."""
     first, *rest = _rule_items(close, vocabulary)
     if first.startswith('"'):
         return f"reply_thought: reply_open {' '.join(rest)}\nreply_open[suffix={first}]: /(?s:.*)/"
-    # Exclude the mark spelled out as text: whoever reads the text would take the thought as closed.
+    # The mark must not be spelled out as text: anyone who reads the text would consider the thought closed.
     text = re.escape(close).replace("/", r"\/")
     return (
         f"reply_thought: REPLY_TEXT? {' '.join((first, *rest))}\n"
@@ -143,7 +143,7 @@ def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
 
 
 def literal(text: str, vocabulary: Vocabulary) -> str:
-    """Return the expression for `text`, with control tokens given by their numbers."""
+    """Return the expression for `text`, in which control tokens are represented by their numbers."""
     return " ".join(_rule_items(text, vocabulary))
 
 
@@ -176,8 +176,8 @@ def calls_grammar(
     """Return Lark rules, with `answer` as the top rule, for a reply that calls tools.
 
     tool: require exactly one call, to this tool; otherwise, several calls are allowed if the family supports
-    them. alternative: expression for an answer instead of calls. optional: allow any text before the calls,
-    or instead of them. Raises SchemaError.
+    them. alternative: the expression for an answer instead of calls. optional: allow any text before the
+    calls or instead of them. Raises SchemaError.
     """
     if tool is not None:
         tools, most_calls = [candidate for candidate in tools if candidate.name == tool], 1
@@ -196,13 +196,13 @@ def calls_grammar(
 
 
 class _CallRules:
-    """Lark rules for a family's calls."""
+    """The Lark rules for a family's calls."""
 
     def __init__(self, family: Format, vocabulary: Vocabulary) -> None:
         self._family = family
         self._vocabulary = vocabulary
         self.rules: list[str] = []
-        """The rules so far."""
+        """The rules added so far."""
         if family.name == "gemma":
             self._add_gemma_rules()
 
@@ -210,13 +210,13 @@ class _CallRules:
         return literal(text, self._vocabulary)
 
     def add(self, tool: Tool, rule: str) -> str:
-        """Add the rule for a call to a tool, without the opening mark; return its name."""
+        """Add the rule for a call to a tool, without the opening mark, and return its name."""
         self.rules.append(f"{TOOL_COMMENT}{tool.name}")
         self.rules.append(f"{rule}: {self._call(tool, rule)}")
         return rule
 
     def delimiters(self) -> tuple[str, str, str]:
-        """Return what precedes the first call, separates calls ('': only one call) and follows the last."""
+        """Return the expressions before the first call, between calls ('': only one) and after the last."""
         family = self._family
         if family.name in ("llama", "harmony"):
             return "", "", ""
@@ -226,9 +226,9 @@ class _CallRules:
         return opening, opening if family.name in ("args", "gemma") else f'"\\n" {opening}', ""
 
     def optional(self, opening: str, calls: str) -> str:
-        """Return the expression for text followed by calls, both optional.
+        """Return the expression for text followed by calls, where both are optional.
 
-        The text never spells out the beginning of a call, since it would be parsed as a call.
+        The text never spells out how a call starts, since it would then be parsed as a call.
         """
         family, mark = self._family, self._mark
         spelled_out = "|".join(re.escape(text) for text in family.opens)
@@ -251,13 +251,13 @@ class _CallRules:
         return f"CALL_TEXT? | call_begun {' '.join(rest)} {calls}"
 
     def _add_text(self, *excluded: str, start: str = "") -> None:
-        """Add the terminal for text that matches none of the patterns."""
+        """Add the terminal for text that matches none of the excluded patterns."""
         anything = f"/{start}(?s:.*)/" if start else "/(?s:.+)/"
         escaped = [pattern.replace("/", r"\/") for pattern in excluded]
         self.rules.append(" & ".join([f"CALL_TEXT: {anything}", *(f"~/{pattern}/" for pattern in escaped)]))
 
     def _call(self, tool: Tool, rule: str) -> str:
-        """Return the expression for a call; names of additional rules begin with `rule`."""
+        """Return the expression for a call. The names of any additional rules start with `rule`."""
         family, mark = self._family, self._mark
         schema, _ = relaxed(_closed(parameters_of(tool)))
         name = json.dumps(tool.name)
@@ -279,7 +279,7 @@ class _CallRules:
             return f'"\\n" {start} {arguments} "}}" "\\n" {mark(family.close)}'
         return f'{start} {arguments} "}}"'
 
-    # Qwen's tags: strings as plain text of any length, other values as JSON.
+    # Qwen's tags: strings are plain text of any length, and other values are JSON.
 
     def _xml_call(self, tool: Tool, schema: dict[str, Any], rule: str) -> str:
         check_top_level(tool, schema)
@@ -309,7 +309,7 @@ class _CallRules:
     # Gemma's notation.
 
     def _add_gemma_rules(self) -> None:
-        """Add the rules that all calls share."""
+        """Add the rules that are common to all calls."""
         quote = self._mark(QUOTE)
         if quote.startswith('"'):
             self.rules += [f"gemma_text: {quote} gemma_words", f"gemma_words[suffix={quote}]: /(?s:.*)/"]
@@ -358,7 +358,7 @@ class _CallRules:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that allows only named properties, unless it says otherwise."""
+    """Return a schema that allows only the named properties, unless it says otherwise."""
     named = {"type": "object", "properties": {}} | schema
     is_open = {"additionalProperties", *COMBINED} & named.keys()
     return named if is_open else named | {"additionalProperties": False}

@@ -1,8 +1,8 @@
 """Child process that compiles grammars first: a hostile schema may take hours, all memory or the stack.
 
-llguidance limits most of its work, but not all: patterns that must match at the same time can keep it busy
-forever, and a long chain of references overflows the stack. Grammars that compile here in time are compiled
-again by the worker.
+llguidance limits most of its work, but not all of it: patterns that must match at the same time can keep it
+busy forever, and a long chain of references overflows the stack. If a grammar compiles here in time, the
+worker compiles it again.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 TIME_LIMIT = 3.0
-"""Seconds for one grammar; most take milliseconds."""
+"""In seconds per grammar. Most grammars take milliseconds."""
 MEMORY_LIMIT = 768 * 2**20
-"""Memory limit of the process in bytes; normal grammars take 30 to 80 MB."""
+"""Memory limit for the process, in bytes. Normal grammars take 30 to 80 MB."""
 TOOL_COMMENT = "// of the tool "
-"""Comment before the rules for a tool's calls; error messages get the tool's name from it."""
+"""The comment before the rules for a tool's calls. Error messages get the tool's name from it."""
 _CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
-_END, _CONTROL = 256, 257  # in a vocabulary of bytes; one control token stands for all
+_END, _CONTROL = 256, 257  # in a vocabulary of bytes; a single control token stands for all
 
 
 def limits() -> Any:
     """Return llguidance's limits for one grammar: 70 ms to compile, 15 ms per token, 50 MB.
 
-    Strings with a length limit take the most memory: it is exhausted after 11,000 characters.
+    Strings with a length limit take the most memory, and run out of it after 11,000 characters.
     """
     import llguidance
 
@@ -51,7 +51,7 @@ class Tokens:
     is_tokenizer_wrapper = True
 
     def __init__(self, tokens: list[bytes], end: int) -> None:
-        """tokens: the bytes of each token. Control tokens begin with 0xff, which no text contains."""
+        """tokens: the bytes of each token. Control tokens start with 0xff, which does not occur in text."""
         self.tokens = tokens
         self.eos_token_id = end
         self.special_token_ids: list[int] = []
@@ -62,7 +62,7 @@ class Tokens:
 
 
 def main() -> None:
-    """Answer each grammar with its error, or nothing if it is valid, until the parent exits."""
+    """Answer each grammar with its error, or with nothing if it is valid, until the parent exits."""
     pipes = spawn.adopt_pipe()
     child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)
@@ -75,7 +75,7 @@ def _answer(question: bytes) -> bytes:
     matcher = llguidance.LLMatcher(_tokenizer(), grammar, log_level=0, limits=limits())
     if not matcher.is_error():
         matcher.try_consume_tokens([ord("{")])
-        matcher.compute_bitmask()  # some grammars turn out too complex only here
+        matcher.compute_bitmask()  # some grammars turn out too complex only at this point
     return matcher.get_error().encode()
 
 

@@ -1,4 +1,4 @@
-"""Reply text: turns the bytes of tokens into text without stop strings, and splits off thinking and calls."""
+"""Reply text: turns the bytes of tokens into text without stop strings; separates thinking and calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from edgechat.engine.tool_calls.splitter import ArgumentsText, Ending, Item, Spl
 from edgechat.engine.types import ToolCall
 
 Piece = tuple[str, bool]
-"""Text, and whether it is thinking."""
+"""Some text, and whether it is thinking."""
 Shown = Piece | ToolCall | ArgumentsText
 
 
 class ReplyPart(Enum):
-    """The part of a reply that its next character belongs to."""
+    """The part of a reply to which its next character belongs."""
 
     START = "start"
     THINKING = "thinking"
@@ -25,10 +25,10 @@ class ReplyPart(Enum):
 
 
 class Reply:
-    """The text of a growing reply.
+    """The text of a reply that is still growing.
 
-    Text that may begin a mark or a stop string is held back until this is clear, so that shown text is never
-    taken back. Stop strings end the answer, but not thinking or a call.
+    Text that may be the start of a mark or a stop string is held back until that is certain, so text that has
+    been shown is never taken back. Stop strings end the answer, but not thinking or a call.
     """
 
     def __init__(
@@ -42,20 +42,20 @@ class Reply:
     ) -> None:
         """ends: stop strings that were not requested, such as the template's end-of-message mark.
 
-        thinking: whether the prompt already opens the thought. calls: splits calls off the answer.
+        thinking: whether the prompt already opens the thought. calls: separates calls from the answer.
         """
         self.stopped = False
         self.stop_text: str | None = None
         """The requested stop string that ended the answer, if any."""
         self.n_shown = 0
-        """Number of characters of the answer returned so far."""
+        """How many characters of the answer have been returned so far."""
         self._asked = tuple(text for text in stop if text)
         self._stop = self._asked + tuple(text for text in ends if text)
         self._marks = marks
         self._calls = calls
         self._buffer = ""
         self._undecided = ""
-        """End of the answer that may begin a stop string."""
+        """The end of the answer, if it may be the start of a stop string."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if marks is None:
             self.where = ReplyPart.ANSWER
@@ -64,19 +64,19 @@ class Reply:
 
     @property
     def n_answer(self) -> int:
-        """Number of characters of the answer so far, including those held back."""
+        """Number of characters in the answer so far, including those held back."""
         outside = 0 if self.where is ReplyPart.THINKING else len(self._buffer)
         in_calls = self._calls.n_held if self._calls is not None else 0
         return self.n_shown + len(self._undecided) + in_calls + outside
 
     @property
     def is_holding(self) -> bool:
-        """Whether text is held back."""
+        """Whether any text is held back."""
         return bool(self._buffer)
 
     @property
     def in_call(self) -> bool:
-        """Whether the next text belongs to a call or a possible call."""
+        """Whether the next text belongs to a call, or to what may become one."""
         return self._calls is not None and self._calls.inside
 
     @property
@@ -90,7 +90,7 @@ class Reply:
         return self._drain(final=False)
 
     def finish(self, *, cut: bool = False) -> list[Shown]:
-        """End the reply and return what was held back. cut: whether a limit ended it."""
+        """End the reply and return what was held back. cut: whether a limit ended the reply."""
         self._buffer += self._decoder.decode(b"", final=True)
         shown = self._drain(final=True)
         if self._calls is not None and not self.stopped:
@@ -142,7 +142,7 @@ class Reply:
         return self._answer_text(text) if self._calls is None else self._split_answer(self._calls.feed(text))
 
     def _split_answer(self, items: list[Item]) -> list[Shown]:
-        """Return what can be shown from these parts of an answer, up to its end."""
+        """Return what can be shown of these items, up to the end of the answer."""
         assert self._calls is not None
         shown: list[Shown] = []
         for item in items:
@@ -161,7 +161,7 @@ class Reply:
         return shown
 
     def _answer_text(self, text: str, *, final: bool = False) -> list[Shown]:
-        """Return what can be shown of an answer once it continues with `text`."""
+        """Add `text` to the answer; return what can be shown now."""
         if self.stopped:
             return []
         text = self._undecided + text

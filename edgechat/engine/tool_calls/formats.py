@@ -38,15 +38,15 @@ QUOTE = '<|"|>'
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A parsed call. `arguments` is a JSON object as text, possibly incomplete."""
+    """A parsed call. `arguments` is a JSON object as text, and may be incomplete."""
 
     name: str
     arguments: str
     id: str = ""
-    """'' if the model wrote none."""
+    """'' if the model did not write an id."""
 
 
-_OBJECT = r'\s*(?=\{\s*["}])'  # before what looks like a JSON object
+_OBJECT = r'\s*(?=\{\s*["}])'  # comes before anything that looks like a JSON object
 _NAMED = re.compile(
     r'\s*\{\s*(?:\{\s*)?"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
 )
@@ -54,7 +54,7 @@ _DOUBLED = re.compile(r"\{\s*\{")  # some templates show calls like this, and mo
 
 
 def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call in the format of `parse_named`."""
+    """Read the start of a call in the format of `parse_named`."""
     match = _NAMED.match(body)
     return ParsedCall(match[1], body[match.end() :]) if match else None
 
@@ -67,7 +67,7 @@ class _Named(msgspec.Struct):
 
 
 def parse_named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read `{"name": …, "arguments" or "parameters": {…}}`, possibly with doubled outer braces."""
+    """Read `{"name": …, "arguments" or "parameters": {…}}`, where the outer braces may be doubled."""
     body = body[1:-1] if _DOUBLED.match(body) else body
     try:
         call = msgspec.json.decode(body, type=_Named)
@@ -89,7 +89,7 @@ def parse_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_args_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call in the format of `parse_args`."""
+    """Read the start of a call in the format of `parse_args`."""
     match = _HEADER.fullmatch(header)
     return ParsedCall(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
 
@@ -98,22 +98,22 @@ _ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
 
 
 def parse_addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read a gpt-oss message addressed to a function."""
+    """Read a gpt-oss message that is addressed to a function."""
     match = _ADDRESS.search(header)
     arguments = _object(body)
     return ParsedCall(match[1], arguments) if match and arguments else None
 
 
 def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a message in the format of `parse_addressed`."""
+    """Read the start of a message in the format of `parse_addressed`."""
     match = _ADDRESS.search(header)
     return ParsedCall(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
 
 
 def _object(text: str) -> str:
-    """Return JSON object text, which may be inside a JSON string; '' if it is not an object."""
+    """Return the text of a JSON object, which may be inside a JSON string; '' if it is not an object."""
     text = text.strip()
-    if text in ("null", '""'):  # for a tool without arguments
+    if text in ("null", '""'):  # from models that call a tool without arguments
         return "{}"
     if text.startswith('"'):
         try:
@@ -151,13 +151,13 @@ def parse_xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_xml_head(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call in the format of `parse_xml`: its name and complete arguments."""
+    """Read the start of a call in the format of `parse_xml`: its name and any complete arguments."""
     name, arguments, _ = _parse_tagged(body, kinds)
     return ParsedCall(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
 
 
 def _parse_tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
-    """Return the name ('' if missing) and arguments of a call, and the text after them."""
+    """Return a call's name ('' if missing) and arguments, and the text that follows them."""
     opening = _FUNCTION.match(body)
     if opening is None:
         return "", {}, body
@@ -174,7 +174,7 @@ def _parse_tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
 
 
 def _value(text: str, kinds: frozenset[str]) -> Any:
-    """Return the text between two tags as a value of one of these JSON types."""
+    """Convert the text between two tags to a value of one of these JSON types."""
     text = text.removeprefix("\n").removesuffix("\n")
     if not kinds - {"string"}:
         return text
@@ -211,13 +211,13 @@ def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call in the format of `parse_gemma`: its name, without arguments."""
+    """Read the start of a call in the format of `parse_gemma`: its name, without arguments."""
     opening = _CALL.match(body)
     return ParsedCall(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
 
 def _in_json(token: re.Match[str]) -> str:
-    """Convert a token of Gemma's notation to JSON; an unknown value becomes invalid JSON."""
+    """Convert a token in Gemma's notation to JSON; an unknown value becomes invalid JSON."""
     text = token[token.lastgroup] if token.lastgroup else " "
     match token.lastgroup:
         case "text":
@@ -238,48 +238,49 @@ class Format:
 
     name: str
     signs: tuple[str, ...]
-    """A template that contains all of these belongs to the family, unless it contains `unless`."""
+    """A template belongs to the family if it contains all of these, and does not contain `unless`."""
     read: Callable[[str, str, Kinds], ParsedCall | None] = parse_named
     """Parses a header and body; returns None if they are not a call."""
     head: Callable[[str, str, Kinds], ParsedCall | None] = parse_named_head
-    """Parses a call with an incomplete body; returns None while this is not certain to be a call."""
+    """Parses a call with an incomplete body; returns None as long as it may not be a call."""
     streams: bool = True
-    """Whether arguments are passed on piece by piece; otherwise only once they are complete or cut short."""
+    """Whether to stream arguments piece by piece. If not, they are returned once complete or cut short."""
     opens: tuple[str, ...] = ()
-    """Marks that begin a call anywhere in an answer."""
+    """Marks that start a call anywhere in an answer."""
     first: tuple[str, ...] = ()
-    """Text that begins a call only at the start of an answer; part of the header or body."""
+    """Text that starts a call only at the start of an answer. It is also part of the header or body."""
     header_end: str = ""
     """Text that ends the header; '' if there is no header."""
     body_end: str = ""
-    """Pattern that ends the body; '' if the body is a JSON object, which ends by itself."""
+    """Pattern that ends the body; '' if the body is a JSON object, which shows where it ends."""
     between: str = _SPACE
-    """Characters that may surround a body."""
+    """Characters that may come before or after a body."""
     close: str = ""
-    """Mark after a call."""
+    """The mark after a call."""
     ends: tuple[str, ...] = ()
     """Marks that end the reply."""
     message_end: str = ""
-    """Mark after a message, for replies with several messages."""
+    """The mark after a message, for replies that consist of several messages."""
     skip: tuple[str, ...] = ()
-    """Marks that may precede an answer, besides those around thoughts."""
+    """Marks that may precede an answer, in addition to those around thoughts."""
     inside: tuple[str, ...] = ()
-    """Other marks, inside headers and bodies."""
+    """Other marks that occur inside headers and bodies."""
     unless: str = ""
-    """A template that contains this text does not belong to the family; '' excludes none."""
+    """A template that contains this text does not belong to the family. Not used if ''."""
     several: bool = False
     """Whether several bodies may follow one another."""
     single: bool = False
-    """Whether the template supports only one call per message, so that several calls become several
-    messages."""
+    """Whether the template supports only one call per message. Several calls then become several messages."""
     before: str = ""
-    """The template's key for a message's text before its calls; '' for `content`."""
+    """The template's key for a message's text before its calls; '' means `content`."""
     short_ids: bool = False
-    """Whether the template requires ids of nine letters or digits."""
+    """Whether the template requires ids that consist of nine letters or digits."""
     unmarked: bool = False
-    """Whether a call is recognized only by its body, which names a tool and has arguments."""
+    """Whether there is no opening mark, so that a call is recognized by a body with a tool's name and
+    arguments.
+    """
     told: bool = False
-    """Whether the template does not support tools, so that a message describes the tools and the format."""
+    """Whether the template lacks support for tools. A message then describes the tools and the format."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -291,14 +292,14 @@ class Format:
 GENERIC = Format("generic", (), opens=("<tool_call>",), close="</tool_call>", told=True)
 
 BARE = Format("bare", (), between=_SPACE + "[],;", several=True, unmarked=True)
-"""For models that forget the marks: JSON at the beginning of an answer."""
+"""For models that forget the marks: JSON at the start of an answer."""
 FENCED = replace(BARE, name="fenced", close="```")
-"""The same in a fenced code block."""
+"""The same, in a fenced code block."""
 TAGGED = {
     f"<{tag}>": replace(BARE, name=tag, close=f"</{tag}>")
     for tag in ("tools", "function_call", "tool", "response", "json")
 }
-"""The same after another family's mark."""
+"""The same, after another family's mark."""
 
 FORMATS = (
     Format(
@@ -350,7 +351,7 @@ FORMATS = (
     Format(
         "mistral",
         ("[TOOL_CALLS]",),
-        streams=False,  # its id comes last
+        streams=False,  # the id comes last
         opens=("[TOOL_CALLS]",),
         between=_SPACE + "[],",
         several=True,

@@ -50,7 +50,7 @@ def _as_dict(
     message: Message, family: Format, called: dict[str, str], text_arguments: bool
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
-    # For templates that keep thoughts; others ignore it.
+    # Some templates include thoughts; others ignore this field.
     if message.thinking:
         fields["reasoning_content"] = message.thinking
     if message.calls:
@@ -78,7 +78,7 @@ def _id(call_id: str, family: Format) -> str:
 
 
 def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
-    """Yield messages with one call each, followed by its result."""
+    """Split messages with several calls into messages with one call each, followed by its result."""
     at = 0
     while at < len(messages):
         message = messages[at]
@@ -99,12 +99,12 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """Add a result to each cut-off call that has none, saying that it was cut off."""
+    """For each cut-off call without a result, add a result saying that it was cut off."""
     if not any(message.calls for message in messages):
         return messages
     result: list[Message] = []
     waiting: list[Message] = []
-    """Results to add unless real results follow."""
+    """Results to add unless actual results follow."""
     for message in messages:
         if message.role == "tool":
             waiting = [due for due in waiting if due.call_id != message.call_id]
@@ -120,7 +120,7 @@ def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
 def with_rules_first(messages: Sequence[Message]) -> list[Message]:
     """Return messages for a template that accepts system messages only at the beginning.
 
-    Later system messages become part of the adjacent user message, since turns may have to alternate.
+    Later system messages are merged into the adjacent user message, since turns may have to alternate.
     """
     result: list[Message] = []
     is_rule = False
@@ -140,7 +140,7 @@ def with_rules_first(messages: Sequence[Message]) -> list[Message]:
 def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool) -> list[Message]:
     """Return messages for a template without tool support: tools, calls and results become text.
 
-    ruled: whether the template accepts a system message; otherwise the first question describes the tools.
+    ruled: whether the template accepts a system message. If not, the first question describes the tools.
     """
     result: list[Message] = []
     answered = False
@@ -152,7 +152,7 @@ def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool)
             content = "\n".join(
                 [*([content] if content else []), *(_call_text(call) for call in message.calls)]
             )
-        if answered and role == "user":  # a single message, since turns may have to alternate
+        if answered and role == "user":  # merged into one message, since turns may have to alternate
             result[-1] = replace(result[-1], content=f"{result[-1].content}\n{content}")
         else:
             result.append(Message(role, content, message.thinking))

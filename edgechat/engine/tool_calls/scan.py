@@ -1,4 +1,4 @@
-"""Incremental scanners that find the end of a call's body; every character is scanned once."""
+"""Incremental scanners that find where a call's body ends, scanning every character only once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 
 DEEPEST = 64
-"""Maximum nesting depth of a body; deeper text is not a call."""
+"""Maximum nesting depth of a body. Text that is nested more deeply is not a call."""
 LONGEST_END = 64
-"""Maximum length of the end of a body, in characters."""
+"""Maximum length, in characters, of the text that ends a body."""
 
 
 Kinds = Mapping[str, Mapping[str, frozenset[str]]]
-"""The JSON types of each tool's parameters; empty for a parameter if the schema names none."""
+"""The JSON types of each tool's parameters. Empty for a parameter if the schema does not name any."""
 
 
 class JsonScan:
@@ -23,15 +23,15 @@ class JsonScan:
 
     def __init__(self) -> None:
         self.n_valid = 0
-        """After a ValueError: number of valid characters at the start of the last piece."""
+        """After a ValueError: how many characters at the start of the last piece are valid."""
         self._depth = 0
         self._in_string = False
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """Return where the body ends in this piece; None if it continues. Raises ValueError if not JSON.
+        """Return where the body ends in this piece; None if it goes on. Raises ValueError if it is not JSON.
 
-        Brackets are counted, not matched: the parser checks the rest.
+        Brackets are only counted, not matched: the parser checks the rest.
         """
         at = 0
         while at < len(text):
@@ -72,7 +72,7 @@ class JsonScan:
 
 
 class EndScan:
-    """Scans for the end of a body: a match of a pattern, at most `LONGEST_END` characters long."""
+    """Scans for the end of a body, which is a match for a pattern, at most `LONGEST_END` characters long."""
 
     def __init__(self, end: str) -> None:
         self.n_valid = 0
@@ -80,7 +80,7 @@ class EndScan:
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
-        """Return the position after the end of the body in this piece; None if it continues."""
+        """Return where the text after the body starts in this piece; None if the body goes on."""
         seen = self._tail + text
         match = self._end.search(seen)
         if match is not None:

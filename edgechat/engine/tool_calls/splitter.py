@@ -1,4 +1,4 @@
-"""Splitter: splits a growing answer into text and tool calls."""
+"""Splitter: splits an answer into text and tool calls as the answer grows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from edgechat.engine.tool_calls.scan import EndScan, JsonScan, Kinds, held_back
 from edgechat.engine.types import ToolCall
 
 LONGEST_CALL = 2**20
-"""Maximum length of a call, in characters; anything longer is text."""
+"""Maximum length of a call, in characters. Anything longer is treated as text."""
 _LONGEST_HEADER = 512
-_LONGEST_HEAD = 1024  # arguments that begin later in a body are not streamed
-_LONGEST_PLAUSIBLE = 512  # a call without marks is text if its arguments begin later
+_LONGEST_HEAD = 1024  # if arguments start later than this in a body, they are not streamed
+_LONGEST_PLAUSIBLE = 512  # if arguments start later than this, a call without marks is text
 _SPACE = " \t\r\n"
 _FENCE = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}```\w{0,16}[ \t]*\n")
 _BARE = re.compile(r"\s*(?:\[\s*)?(\{)?")
 _FENCE_BEGINS = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}(?:`{1,2}|```\w{0,16}[ \t]{0,16})\Z")
-_MOST_SPACE = 64  # characters of whitespace held back because they may belong to a call
+_MOST_SPACE = 64  # characters of whitespace to hold back because they may belong to a call
 
 
 class Ending(Enum):
-    """The end of a message or of the reply."""
+    """The end of a message or of the whole reply."""
 
     MESSAGE = "message"
     REPLY = "reply"
@@ -40,15 +40,15 @@ class ArgumentsText:
 
 
 Item = str | ToolCall | ArgumentsText | Ending
-"""Text, a call without its arguments, more arguments, or (last) the end of a message or of the reply."""
+"""Text, a call without its arguments, more arguments, or the end of a message or reply, which comes last."""
 
 
 class Splitter:
     """Extracts calls from a reply's text.
 
-    Text that may begin a mark is held back until this is clear. What turns out not to be a call becomes text
-    again as a whole: it is not searched for other calls. A call is announced when its arguments begin, and
-    remains a call from then on.
+    Text that may be the start of a mark is held back until that is certain. If something turns out not to be
+    a call, all of it becomes text again, and is not searched for other calls. A call is announced when its
+    arguments start, and stays a call after that.
     """
 
     def __init__(
@@ -60,34 +60,34 @@ class Splitter:
         marked: bool = False,
         most: int | None = None,
     ) -> None:
-        """kinds: available tools with the JSON types of their parameters.
+        """kinds: the available tools, with the JSON types of their parameters.
 
         forced: whether the answer consists of calls only, so that the rest of a cut-off call is not text.
-        marked: whether a grammar ensures that calls have marks. most: number of calls after which the reply
-        ends.
+        marked: whether a grammar ensures that calls have marks. most: how many calls there may be before the
+        reply ends.
         """
         self._family = family
         self._format = family
-        """Format of the current call."""
+        """The format of the current call."""
         self._needs_marks = marked or forced
         self._heads = [
             f'{{"name":"{name}","{key}":{{' for name in kinds for key in ("arguments", "parameters")
         ]
-        """How calls without marks begin, with whitespace removed."""
+        """How calls without marks start, with all whitespace removed."""
         self._kinds = kinds
         self._forced = forced
         self._most = most
         self._buffer = ""
         self._at_start = True
-        """Whether this message has no text yet."""
+        """Whether this message contains no text so far."""
         self._at_line = True
-        """Whether the next text begins a line."""
+        """Whether the next text is at the start of a line."""
         self._in_fence = False
         """Whether the next text is in a fenced code block that is not a call."""
         self._raw: StringIO | None = None
-        """Text of the current call with its mark, empty once announced; None outside calls."""
+        """Text of the current call with its mark. Emptied when the call is announced; None outside calls."""
         self._step = self._in_gap
-        """Method for the next part of the call."""
+        """The method that handles the next part of the call."""
         self._length = 0
         self._header: list[str] = []
         self._body: list[str] = []
@@ -95,9 +95,9 @@ class Splitter:
         self._announced = False
         """Whether the current call has been announced."""
         self._arguments: JsonScan | None = None
-        """Searches for the end of the current call's arguments; None once found."""
+        """Searches for the end of the current call's arguments. None once it has been found."""
         self._ids: set[str] = set()
-        """Ids of the calls so far."""
+        """The ids of the calls so far."""
 
     @property
     def skip(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Splitter:
 
     @property
     def inside(self) -> bool:
-        """Whether the next text belongs to a call or a possible call."""
+        """Whether the next text belongs to a call, or to what may become one."""
         return self._raw is not None
 
     @property
@@ -116,7 +116,7 @@ class Splitter:
 
     @property
     def n_held(self) -> int:
-        """Number of held-back characters that may be text."""
+        """How many of the held-back characters may turn out to be text."""
         return len(self._buffer) + (0 if self._raw is None else self._raw.tell())
 
     def feed(self, text: str) -> list[Item]:
@@ -127,13 +127,13 @@ class Splitter:
     def finish(self, *, cut: bool = False) -> list[Item]:
         """End the reply and return what was held back.
 
-        cut: whether a limit ended the reply. If so, an incomplete call is not text, unless it has no mark and
-        may be JSON that was requested.
+        cut: whether a limit ended the reply. If so, an incomplete call is not returned as text, unless it has
+        no mark and may be JSON that was requested.
         """
         items = self._drain(final=True)
         if self._raw is not None and self._step == self._in_body and not self._announced:
             items += self._announce()
-        # After a call, what is held back is the beginning of its closing mark.
+        # After a call, only the start of its closing mark is held back.
         behind = self._raw is not None and (self._step == self._after_call or self._announced)
         is_cut = cut and self._raw is not None and (bool(self._ids) or not self._format.unmarked)
         rest = "" if behind or is_cut else self._left() + self._buffer
@@ -189,7 +189,7 @@ class Splitter:
         return [before, endings[mark]] if before else [endings[mark]]
 
     def _find_unmarked(self, before: int, *, final: bool) -> list[Item] | None:
-        """Begin what may be a call without marks, if it starts before this character (-1: anywhere)."""
+        """Start a possible call without marks, if one starts before this character (-1: anywhere)."""
         if self._needs_marks:
             return None
         if self._at_start and (bare := _BARE.match(self._buffer)) is not None:
@@ -206,7 +206,7 @@ class Splitter:
         return self._take_text(fence.end() - 1)
 
     def _begin_call(self, at: int, end: int, call_format: Format) -> list[Item]:
-        """Begin a call whose mark is at buffer[at:end]; return the text before it."""
+        """Start a call whose mark is at buffer[at:end]; return the text before it."""
         text = self._buffer[:at].rstrip(_SPACE)
         raw, self._buffer = self._buffer[len(text) : end], self._buffer[end:]
         self._enter_call(raw, call_format)
@@ -231,7 +231,7 @@ class Splitter:
     # Inside calls.
 
     def _enter_call(self, raw: str, call_format: Format) -> None:
-        """Begin a call. raw: its mark and the whitespace before it."""
+        """Start a call. raw: its mark and the whitespace before it."""
         self._format, self._at_start = call_format, False
         self._raw = StringIO()
         self._raw.write(raw)
@@ -284,7 +284,7 @@ class Splitter:
         return self._announce() if is_head else []
 
     def _check_unmarked(self) -> list[Item]:
-        """Announce a call without marks, or reject it as soon as it cannot be a call."""
+        """Announce a call without marks, or reject it as soon as it is clear that it is not a call."""
         begun = re.sub(r"\s", "", "".join(self._body))
         begun = begun.removeprefix("{") if begun.startswith("{{") else begun
         is_one = any(begun.startswith(head[: len(begun)]) for head in self._heads)
@@ -292,7 +292,7 @@ class Splitter:
         return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._reject_call()
 
     def _announce(self) -> list[Item]:
-        """Return the current call and its arguments so far; [] if these have not begun."""
+        """Return the current call and its arguments so far; [] if the arguments have not started."""
         head = self._format.head("".join(self._header), "".join(self._body), self._kinds)
         if head is None or head.name not in self._kinds:
             return []
@@ -306,7 +306,7 @@ class Splitter:
         return ToolCall(call_id, name, "")
 
     def _arguments_text(self, text: str) -> list[Item]:
-        """Return the part of a body piece that belongs to the arguments."""
+        """Return the part of a piece of the body that belongs to the arguments."""
         end = self._arguments.feed(text) if self._arguments is not None else 0
         if end is not None:
             self._arguments, text = None, text[:end]
@@ -326,7 +326,7 @@ class Splitter:
         return [] if self._most is None or len(self._ids) < self._most else [Ending.REPLY]
 
     def _after_call(self) -> list[Item]:
-        """Read the text after a call: another call, or the closing mark if there is one."""
+        """Handle the text after a call: another call, or the closing mark if there is one."""
         self._skip()
         close = self._format.close
         if not self._buffer or (close != self._buffer and close.startswith(self._buffer)):

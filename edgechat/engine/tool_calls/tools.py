@@ -1,4 +1,4 @@
-"""A request's tools: checks for untrusted input, and the forms that templates and parsers expect."""
+"""A request's tools: checks on untrusted input, and the forms that templates and parsers expect."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan, Kinds, is_shallow
 from edgechat.engine.types import ChatRequest, Tool
 
 MOST_TOOLS = 128
-"""Maximum number of tools in a request, as for OpenAI."""
+"""Maximum number of tools in a request, the same as OpenAI's."""
 MOST_CHARACTERS = 2**18
-"""Maximum total length of all tools, in characters: some 60,000 tokens."""
+"""Maximum total length of all tools, in characters: about 60,000 tokens."""
 COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
-"""Keywords that combine schemas."""
+"""Keywords that combine several schemas."""
 LONGEST_SCHEMA = 128 * 1024
-"""Maximum length of a schema, in characters; the schemas of large APIs have a tenth of that."""
+"""Maximum length of a schema, in characters. The schemas of large APIs are a tenth as long."""
 
 VALUES = frozenset(("const", "enum", "default", "examples"))
-"""Keywords that hold values instead of schemas."""
+"""Keywords whose values are not schemas."""
 _SCHEMA_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-"""Keywords that hold named schemas."""
+"""Keywords that contain named schemas."""
 _UNSUPPORTED = (
     frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
     | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
@@ -64,7 +64,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 def check_choice(request: ChatRequest) -> None:
-    """Raise SchemaError if an impossible call is required."""
+    """Raise SchemaError if a call is required that is impossible."""
     if request.tool_choice == "required" and not request.tools:
         raise SchemaError(
             "A tool call is required, but no tools were sent.", hint="Send the tools with the request."
@@ -95,12 +95,12 @@ def constrained_tools(request: ChatRequest) -> tuple[Tool, ...]:
 
 
 def unenforceable(tools: Sequence[Tool]) -> list[str]:
-    """Return the parts of the tools' schemas that a grammar cannot enforce, as NAME: PLACE."""
+    """Return the parts of the tools' schemas that a grammar cannot enforce, in the form NAME: PLACE."""
     return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
 
 
 def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
-    """Raise SchemaError unless the schema names all arguments of a tool at its top level."""
+    """Raise SchemaError unless a tool's schema names all arguments at its top level."""
     if combined := next((key for key in COMBINED if key in schema), None):
         raise SchemaError(
             f"The parameters of {tool.name} have {combined} at the top level, which cannot be enforced for "
@@ -120,11 +120,11 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 _NOTHING = ("", "null", '""')
-"""How models and clients write missing arguments."""
+"""What models and clients write if there are no arguments."""
 
 
 def arguments_in(text: str) -> dict[str, Any]:
-    """Return the arguments of an earlier call; invalid or unfinished JSON becomes text in an object."""
+    """Return an earlier call's arguments. Invalid or unfinished JSON becomes text in an object."""
     if text.strip() in _NOTHING:
         return {}
     found = object_in(text)
@@ -134,7 +134,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 def arguments_text(text: str) -> str:
-    """Return the arguments of an earlier call as the text of a JSON object, unchanged if possible."""
+    """Return an earlier call's arguments as the text of a JSON object, unchanged if possible."""
     return text if object_in(text) is not None else json.dumps(arguments_in(text), ensure_ascii=False)
 
 
@@ -162,7 +162,7 @@ def kinds_of(tools: Sequence[Tool]) -> Kinds:
 
 
 def text_choices(schema: dict[str, Any]) -> list[str]:
-    """Return the values of an enum of strings; [] for other schemas."""
+    """Return the values of an enum that consists of strings; [] for other schemas."""
     choices = schema.get("enum")
     return choices if isinstance(choices, list) and all(isinstance(one, str) for one in choices) else []
 
@@ -184,7 +184,7 @@ def types_of(schema: Any) -> frozenset[str]:
 def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the part of a schema that a grammar can enforce, and the locations of the rest.
 
-    The result may allow more than the schema, never less.
+    The result may allow more than the schema, but never less.
     """
     left_out: list[str] = []
     kept = _relaxed(schema, "", left_out)

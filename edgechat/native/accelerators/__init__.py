@@ -1,6 +1,6 @@
 """llama.cpp's accelerators, and the placement of a model's layers on them.
 
-devices.py     the devices and their free memory
-placement.py   layers and experts on devices
-rpc.py         devices of other processes
+devices.py     lists the devices and their free memory
+placement.py   puts layers and experts on devices
+rpc.py         uses devices in other processes
 """

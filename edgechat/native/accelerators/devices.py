@@ -1,4 +1,4 @@
-"""Devices and build of llama.cpp, as reported by ggml in a child process.
+"""llama.cpp's devices and build, as reported by ggml in a child process.
 
 Listing devices starts every built-in backend with its drivers, which may crash or hang. So only the child
 calls `inventory`; everything else uses `read_inventory`.
@@ -19,7 +19,7 @@ Kind = Literal["cpu", "gpu", "igpu", "accel", "meta"]
 _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type
 
 TIME_LIMIT = 20.0
-"""Seconds. A CPU build answers in 0.4; GPU drivers may take several."""
+"""In seconds. A CPU build answers in 0.4; GPU drivers may take several."""
 
 
 class NativeDevice(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class NativeDevice(msgspec.Struct, frozen=True):
     backend: str
     """'CUDA', 'ROCm', 'Vulkan', 'SYCL', 'MTL', 'CPU', ..."""
     free: int
-    """Bytes, according to the driver; meaningless for 'cpu', where it is all of RAM."""
+    """In bytes, according to the driver. Meaningless for 'cpu', which reports all of RAM."""
     total: int
     device_id: str | None = None
     """PCI address ('0000:c1:00.0'), if any."""
@@ -43,9 +43,9 @@ class Build(msgspec.Struct, frozen=True):
     """A build of llama.cpp."""
 
     version: str
-    """Version of llama-cpp-python."""
+    """The version of llama-cpp-python."""
     ggml: str
-    """'0.25.3 (0c1e57098)'."""
+    """ggml's version and commit, such as '0.25.3 (0c1e57098)'."""
     backends: tuple[str, ...]
     """Built-in backends: 'CPU', 'CUDA', 'RPC', ..."""
     features: tuple[str, ...]
@@ -56,13 +56,13 @@ class Build(msgspec.Struct, frozen=True):
     mmap: bool
     mlock: bool
     system_info: str
-    """llama.cpp's description of itself."""
+    """llama.cpp's system info line."""
     unloaded: tuple[str, ...] = ()
     """Installed backend modules that did not load because their driver is missing or too old."""
 
 
 class DeviceInventory(msgspec.Struct, frozen=True):
-    """The build and devices of llama.cpp, as found by the child."""
+    """llama.cpp's build and devices, as found by the child."""
 
     build: Build
     devices: tuple[NativeDevice, ...]
@@ -73,7 +73,7 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """The child's answer: an inventory, or the reason for refusing a server."""
+    """The child's answer: an inventory, or the reason why a server was refused."""
 
     inventory: DeviceInventory | None = None
     refused: str = ""
@@ -82,8 +82,8 @@ class _Answer(msgspec.Struct, frozen=True):
 def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> DeviceInventory:
     """Ask a child for the inventory, including the devices of these RPC servers (host:port).
 
-    The free memory excludes what the child's own drivers take, as in a worker. Raises ChildFailed within
-    `limit` seconds, or ServerRefused.
+    Free memory excludes whatever the child's own drivers use, just as in a worker. Raises ServerRefused, or
+    ChildFailed within `limit` seconds.
     """
     question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
@@ -96,7 +96,7 @@ def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Devi
 
 
 def main() -> None:
-    """Answer the parent's request with the inventory."""
+    """Send the inventory that the parent asked for."""
 
     def encoded(question: bytes) -> bytes:
         try:
@@ -138,7 +138,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
 
 
 def features_of(system_info: str) -> tuple[str, ...]:
-    """Return the CPU backend's features from 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
+    """Extract the CPU backend's features from 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
     features: list[str] = []
     backend = ""
     for part in system_info.split("|"):
@@ -151,7 +151,7 @@ def features_of(system_info: str) -> tuple[str, ...]:
 
 
 class _Props(ctypes.Structure):
-    """struct ggml_backend_dev_props, which ends with five capabilities."""
+    """struct ggml_backend_dev_props, which ends with five capability flags."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -160,13 +160,13 @@ class _Props(ctypes.Structure):
         ("memory_total", ctypes.c_size_t),
         ("type", ctypes.c_int),
         ("device_id", ctypes.c_char_p),
-        # Room for more than five booleans, in case a newer ggml has more.
+        # Room for more than five flags, in case a newer ggml adds some.
         ("caps", ctypes.c_bool * 64),
     )
 
 
 def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
-    """Return the devices, except those of other RPC servers: earlier ones may be gone."""
+    """Return the devices, except those of RPC servers added earlier, which may be gone."""
     from edgechat.native import ggml
 
     devices: list[NativeDevice] = []
@@ -192,7 +192,7 @@ def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
 
 
 def _version(name: str) -> str:
-    """Return the result of a function without arguments; '?' if this ggml does not have it."""
+    """Call a function that takes no arguments and return its result, or '?' if this ggml lacks it."""
     from edgechat.native import ggml
 
     try:

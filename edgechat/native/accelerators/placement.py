@@ -1,8 +1,8 @@
-"""Translation of LoadParams to llama.cpp's parameters for devices and layers.
+"""Translates LoadParams into llama.cpp's parameters for devices and layers.
 
-The file is always mapped. Pages of a tensor that is on a device are read once and reclaimed when the kernel
-needs memory, so they do not count twice (see `params.counted_once`). Metal is the exception: it turns the
-mapping, from its first tensor to its last, into one buffer, which may include the CPU's share.
+The file is always memory-mapped. The pages of a tensor that is on a device are read once and reclaimed when
+the kernel needs memory, so they do not count twice (see `params.counted_once`). Metal is the exception: it
+turns the mapping, from its first tensor to its last, into one buffer, which may include the CPU's share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Placement:
     """Arrays that llama.cpp reads for as long as the model is loaded."""
 
     def __init__(self, load: LoadParams) -> None:
-        """Find the devices. Raises LoadFailed if one is missing, or ServerRefused."""
+        """Look up the devices. Raises LoadFailed if one is missing, or ServerRefused."""
         most = int(lib.llama_max_devices())
         if len(load.devices) != len(load.split) or len(load.devices) > most:
             raise LoadFailed(
@@ -38,8 +38,8 @@ class Placement:
         rpc.register(load.rpc)
         # An empty list means no devices; a missing list would mean all.
         self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*ggml.device_handles(load.devices))
-        # llama.cpp divides sums of these numbers, and layer numbers, by their total, which is exact for
-        # integers.
+        # llama.cpp divides running sums of these numbers, and layer numbers, by their total, which gives
+        # exact results for integers.
         self._split = (ctypes.c_float * most)(*load.split)
         self._overrides = (_Override * 2)()
         self._keeps_experts = bool(load.devices and load.experts_in_ram)
@@ -50,7 +50,7 @@ class Placement:
             )
 
     def apply(self, params: Any, load: LoadParams) -> None:
-        """Point llama_model_params at the arrays."""
+        """Make llama_model_params point to the arrays."""
         params.devices = ctypes.addressof(self._devices)
         params.n_gpu_layers = load.gpu_layers
         params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER
@@ -60,6 +60,6 @@ class Placement:
 
 
 def experts_of_first(n_layers: int) -> str:
-    """Return a pattern for the experts' tensors in the first layers (llama.cpp's --n-cpu-moe)."""
+    """Return a pattern that matches the expert tensors in the first layers (llama.cpp's --n-cpu-moe)."""
     layers = "|".join(str(layer) for layer in range(n_layers))
     return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"

@@ -1,9 +1,10 @@
 """llama.cpp's RPC servers and client, on the loopback interface only: the protocol has no authentication.
 
-Devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so each process has one
-list of servers. A server serves one program at a time; others wait in its queue without a response. llama.cpp
-ends the process if a server is missing or stops, so servers are checked before every load. A server hardly
-checks messages, so its process is confined first (`edgechat.device.remote.lending`).
+Devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so a process never
+changes its list of servers. A server serves one program at a time; others wait in its queue without a
+response. llama.cpp ends the process if a server is missing or stops, so servers are checked before every
+load. A server hardly validates messages, so its process is sandboxed first
+(`edgechat.device.remote.lending`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from edgechat.base.errors import ServerRefused
 from edgechat.base.network import lenders
 
 NAME = "RPC"
-"""Name of the backend, and prefix of its devices' names."""
+"""The backend's name, and the prefix of its devices' names."""
 _PATIENCE = 3.0
-"""Seconds. A free server answers at once, or after freeing its last client's memory."""
+"""In seconds. A free server answers at once, or after freeing its last client's memory."""
 
 _added: list[str] = []
 _held: Counter[str] = Counter()
@@ -41,7 +42,7 @@ def check(servers: Iterable[str]) -> tuple[str, ...]:
 def register(servers: Sequence[str]) -> None:
     """Add the devices of these servers to llama.cpp, after checking that each server is free.
 
-    Raises ServerRefused if one is not, or if this process already has other servers.
+    Raises ServerRefused if a server is not free, or if this process already uses different servers.
     """
     wanted = list(check(servers))
     if not wanted:
@@ -63,7 +64,7 @@ def register(servers: Sequence[str]) -> None:
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Record that a model in this process occupies the servers until `release`."""
+    """Record that a model in this process occupies the servers until `release` is called."""
     _held.update(check(servers))
 
 
@@ -73,10 +74,10 @@ def release(servers: Sequence[str]) -> None:
 
 
 def wait(devices: Iterable[int]) -> None:
-    """Wait until RPC devices have finished their work; other devices are skipped.
+    """Wait until RPC devices have finished their work; skip other devices.
 
-    ggml only waits until everything is sent, since computing has no response. Servers answer in order, so any
-    request will do.
+    ggml itself waits only until everything is sent, because computing sends no response. A server handles
+    requests in order, so the answer to any request means that it has finished.
     """
     from edgechat.native import ggml
 
@@ -113,7 +114,7 @@ def _check_connection(server: str) -> None:
             hint="It serves one program at a time. Close the other program, or start a second server.",
         ) from error
     except ConnectionResetError:
-        return  # it hung up, too
+        return  # a reset also means that it hung up
     except OSError as error:
         raise ServerRefused(
             f"No llama.cpp server answers at {server}: {error.strerror or error}.",
@@ -124,8 +125,8 @@ def _check_connection(server: str) -> None:
 def serve(port: int, devices: Sequence[str], threads: int, cache: Path | None) -> None:
     """Serve on 127.0.0.1 until the process ends; return if the port cannot be opened.
 
-    devices: llama.cpp's names. cache: folder for large tensors, which are then sent only once. Raises
-    ServerRefused or LoadFailed.
+    devices: llama.cpp's device names. cache: the folder in which large tensors are cached, so that each is
+    sent only once. Raises ServerRefused or LoadFailed.
     """
     from edgechat.native import ggml
 

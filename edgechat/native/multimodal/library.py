@@ -1,4 +1,4 @@
-"""libmtmd as bound by llama-cpp-python. Importing this raises BackendMissing if the build lacks it."""
+"""libmtmd as bound by llama-cpp-python. Importing this module raises BackendMissing if the build lacks it."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ except (OSError, RuntimeError, AttributeError) as error:  # missing, not loadabl
     ) from error
 
 library = lib._libmtmd
-"""The shared library, for functions that llama_cpp does not bind; it has no public name there."""
+"""The shared library, for functions that llama_cpp does not bind. llama_cpp has no public name for it."""
 __all__ = ["lib", "library"]

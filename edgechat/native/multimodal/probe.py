@@ -1,8 +1,8 @@
-"""Facts about a projector, found by a child process, since a damaged file may crash it.
+"""Properties of a projector, read in a child process because a damaged file may crash it.
 
-libmtmd asserts where shapes do not match, so a header that passes the bounded reader may still end the
-process that loads it. The child lets libmtmd build its encoder without weights, as for an image of the usual
-size: a projector that survives this will load and encode.
+libmtmd asserts that shapes match, so a file whose header passes our size-limited reader may still end the
+process that loads it. The child lets libmtmd build its encoder without weights, for an image of the usual
+size. A projector that survives this will load and encode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgechat.base.process.ask import ChildFailed, answer, ask
 from edgechat.native.breakdown import StdMap, StdMapNode, nodes
 
 TIME_LIMIT = 20.0
-"""Seconds. Without weights, a CPU answers in 0.3; GPU drivers may take several."""
+"""In seconds. Without weights, a CPU answers in 0.3; GPU drivers may take several."""
 
 _SYMBOL = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
 _MOST_DEVICES = 64
@@ -31,7 +31,7 @@ _MIB = 2**20
 
 
 class ProjectorFacts(msgspec.Struct, frozen=True):
-    """A projector's inputs and memory use."""
+    """The kinds of input that a projector takes, and its memory use."""
 
     sees: bool
     hears: bool
@@ -47,11 +47,11 @@ class _ProbeQuestion(msgspec.Struct, frozen=True):
 
 
 class _ProbeAnswer(msgspec.Struct, frozen=True):
-    """The child's answer, or the reason there is none."""
+    """The child's answer, or the reason why there is none."""
 
     facts: ProjectorFacts | None = None
     error: str = ""
-    """Name of a subclass of EdgechatError."""
+    """The name of a subclass of EdgechatError."""
     message: str = ""
     hint: str | None = None
 
@@ -61,10 +61,10 @@ def probe(
 ) -> ProjectorFacts:
     """Ask a child about a projector with these parameters (see `Projector`).
 
-    The weights need not be present: a header extended to the size of its file is enough. Memory for them is
-    still taken for a moment; if a device has too little, the child ends as with a damaged file. portable: do
-    not use libmtmd's C++ interface, so that the weights are read. Raises LoadFailed for a file that libmtmd
-    refuses or that ends the child, and BackendMissing.
+    The weights need not be present: a header is enough if its file is extended to the full size. Memory for
+    the weights is still allocated for a moment. If a device has too little, the child ends as it does for a
+    damaged file. portable: avoid libmtmd's C++ interface, which means that the weights are read. Raises
+    BackendMissing, or LoadFailed for a file that libmtmd rejects or that ends the child.
     """
     question = msgspec.msgpack.encode(_ProbeQuestion(str(path), device, max_tokens, portable))
     try:
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def has_map() -> bool:
-    """Return whether libmtmd's own account of its memory is readable: a std::map in libstdc++'s layout."""
+    """Return True if libmtmd's own memory figures can be read from a std::map with libstdc++'s layout."""
     from edgechat.native.multimodal.library import library
 
     return sys.platform == "linux" and hasattr(library, _SYMBOL)
@@ -114,7 +114,7 @@ def _facts(question: _ProbeQuestion) -> ProjectorFacts:
     path = question.path.encode()
     params = parameters(device=question.device, max_tokens=question.max_tokens)
     memory = _from_map(path, params) if has_map() and not question.portable else {}
-    if not memory:  # even if that was refused, since it gives no reason
+    if not memory:  # even if libmtmd refused, since it gives no reason
         logs.last_errors.clear()
         with logs.recording() as lines:
             projector = lib.mtmd_init_from_file(path, None, params)
@@ -126,7 +126,7 @@ def _facts(question: _ProbeQuestion) -> ProjectorFacts:
 
 
 class _DeviceNode(StdMapNode):
-    """Device -> bytes."""
+    """Maps a device to a number of bytes."""
 
     _fields_ = (
         ("device", ctypes.c_void_p),
@@ -135,7 +135,7 @@ class _DeviceNode(StdMapNode):
 
 
 def _from_map(path: bytes, params: object) -> dict[str, int]:
-    """Return libmtmd's own account, exact to the byte; empty if it refuses. Its few nodes are leaked."""
+    """Return libmtmd's own figures, exact to the byte; empty if it refuses. Leaks the map's few nodes."""
     from edgechat.native import ggml
     from edgechat.native.multimodal.library import lib, library
 
@@ -152,9 +152,9 @@ def _from_map(path: bytes, params: object) -> dict[str, int]:
 
 
 def _from_log(lines: Iterable[str], device: str) -> dict[str, int]:
-    """Return the memory use from libmtmd's log of loading a projector, rounded to 0.01 MiB.
+    """Derive the memory use from what libmtmd logs while loading a projector, rounded to 0.01 MiB.
 
-    libmtmd repeats the file's size for each encoder, and a buffer's size whenever it grows.
+    libmtmd logs the file's size for each encoder, and a buffer's size again whenever it grows.
     """
     from edgechat.native import ggml
 

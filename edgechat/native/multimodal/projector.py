@@ -1,7 +1,7 @@
 """A projector (mmproj), which turns images and audio into embeddings for its text model.
 
-A prompt becomes chunks of text, images and audio. An encoder's cost grows with the number of patches, that of
-its attention with the square of the number. In F16 on two cores of an EPYC, in seconds:
+A prompt becomes chunks of text, images and audio. An encoder's cost grows with the number of patches; for
+attention, it grows with the square of that number. Times in seconds, in F16 on two cores of an EPYC:
 
     SigLIP 400M (Gemma 3: 4,096 patches for any image)                                   50
     Qwen3-VL-4B's, by side length in pixels: 256; 512; 768; 1024; 1472                   1.4; 6; 16; 40; 130
@@ -46,13 +46,13 @@ class Medium:
 
     @property
     def pointer(self) -> lib.mtmd_bitmap_p:
-        """Pointer to the bitmap, from libmtmd. Raises ValueError after close()."""
+        """Pointer to the bitmap, as returned by libmtmd. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the bitmap is closed")
         return self._pointer
 
     def close(self) -> None:
-        """Free the contents; chunks made from them remain valid."""
+        """Free the contents. Chunks cut from them remain valid."""
         if self._pointer:
             lib.mtmd_bitmap_free(self._pointer)
             self._pointer = None
@@ -87,10 +87,10 @@ class Waveform(Medium):
     what = "sound"
 
     def __init__(self, pcm: bytes, rate: int) -> None:
-        """Copy the samples (32-bit floats), adding silence if there are too few.
+        """Copy the samples (32-bit floats), padding them with silence if there are too few.
 
         Preprocessors cut sounds every 30 seconds, and fail or return nothing if only a few frames remain, so
-        the remainder is extended to at least half a second.
+        the remainder is padded to at least half a second.
         """
         n = len(pcm) // SAMPLE_BYTES
         if not 0 < n <= MAX_SECONDS * rate or len(pcm) % SAMPLE_BYTES:
@@ -120,21 +120,21 @@ class TextChunk:
 class MediaChunk:
     """An image or a sound, or part of one, that `Projector.encode` turns into `n_tokens` embeddings.
 
-    It remains useful after its contents are released: its positions are needed to decode stored embeddings.
+    It remains useful after its contents are freed: its positions are needed to decode cached embeddings.
     """
 
     def __init__(self, native: lib.mtmd_input_chunk_p, *, causal: bool, mrope: bool) -> None:
-        """Copy a chunk from its list."""
+        """Copy a chunk from libmtmd's list of chunks."""
         self.id = (lib.mtmd_input_chunk_get_id(native) or b"").decode()
-        """Id of the bitmap that it was made from; '' when counting tokens."""
+        """The id of the bitmap that it was cut from; '' when only counting tokens."""
         self.part = 0
         """Index of the chunk within that bitmap."""
         self.n_tokens = int(lib.mtmd_input_chunk_get_n_tokens(native))
-        """Number of cells in the KV cache."""
+        """How many cells it takes in the KV cache."""
         self.n_positions = int(lib.mtmd_input_chunk_get_n_pos(native))
-        """How far the position advances: less than `n_tokens` with M-RoPE."""
+        """How far it advances the position: with M-RoPE, by less than `n_tokens`."""
         self.causal = causal
-        """If False, its tokens attend to each other and must be in one micro-batch."""
+        """If False, its tokens attend to each other and must be in the same micro-batch."""
         self.what = "sound" if _is_sound(native) else "picture"
         first, second = (_positions(native, start, self.n_tokens) for start in (0, 1))
         n_numbers = 4 if mrope else 1
@@ -143,21 +143,21 @@ class MediaChunk:
 
     @property
     def pointer(self) -> lib.mtmd_input_chunk_p:
-        """Pointer to the chunk, from libmtmd. Raises ValueError after close()."""
+        """Pointer to the chunk, as returned by libmtmd. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the contents of the chunk have been released")
         return self._pointer
 
     def positions(self, start: int) -> npt.NDArray[np.int32]:
-        """Return its embeddings' positions from `start` on: [1, n_tokens], or [4, n_tokens] with M-RoPE.
+        """Return its embeddings' positions, starting at `start`: [1, n_tokens], or [4, n_tokens] for M-RoPE.
 
-        The four are time, row, column and an unused number. All embeddings of an M-RoPE image have the same
-        time, `start`; those of a sound increase in all four, like tokens.
+        The four numbers are time, row, column and one that is unused. All embeddings of an image have the
+        same time, `start`; for a sound, all four numbers increase, as they do for tokens.
         """
         return self._first + start * self._step
 
     def close(self) -> None:
-        """Release the contents."""
+        """Free the contents."""
         if self._pointer:
             lib.mtmd_input_chunk_free(self._pointer)
             self._pointer = None
@@ -183,7 +183,7 @@ Chunk = TextChunk | MediaChunk
 
 
 class Cancelled(Exception):
-    """The encoding was stopped early."""
+    """Encoding was stopped early."""
 
 
 class Projector:
@@ -198,10 +198,10 @@ class Projector:
         threads: int = 1,
         max_tokens: int = 0,
     ) -> None:
-        """Load `path`. Its header must be checked first: a damaged one may end the process (see probe.py).
+        """Load `path`. Check its header first: a damaged file may end the process (see probe.py).
 
-        device: llama.cpp's name for an accelerator; empty: the CPU. max_tokens: limit for each image in
-        models that take any size; 0: the model's own. Raises OutOfMemory, or LoadFailed with
+        device: llama.cpp's name for an accelerator; empty for the CPU. max_tokens: the limit per image for
+        models that accept any size; 0 means the model's own limit. Raises OutOfMemory, or LoadFailed with
         llama.cpp's error.
         """
         ggml.start()
@@ -223,7 +223,7 @@ class Projector:
         self.sees = bool(lib.mtmd_support_vision(self._pointer))
         self.hears = bool(lib.mtmd_support_audio(self._pointer))
         self.sample_rate = int(lib.mtmd_get_audio_sample_rate(self._pointer))
-        """Sample rate of the audio that it takes; -1 if it takes none."""
+        """Sample rate of the audio that it accepts; -1 if it accepts none."""
         self.uses_mrope = model.uses_mrope
         self._n_embd = int(llama.llama_model_n_embd_inp(model.pointer))
         try:
@@ -252,15 +252,15 @@ class Projector:
 
     @property
     def pointer(self) -> lib.mtmd_context_p:
-        """Pointer to the projector, from libmtmd. Raises ValueError after close()."""
+        """Pointer to the projector, as returned by libmtmd. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the projector is closed")
         return self._pointer
 
     def tokenize(self, medium: Medium) -> list[Chunk]:
-        """Return an image or sound as one or more chunks, with the text that the model expects around it.
+        """Cut an image or sound into one or more chunks, with the text that the model expects around it.
 
-        Images are scaled here, which takes 0.1 seconds for 16 megapixels, and sounds become spectrograms. The
+        This scales images, which takes 0.1 seconds for 16 megapixels, and turns sounds into spectrograms. The
         caller must close the chunks. Raises BadRequest for media that the model cannot take.
         """
         if not (self.sees if isinstance(medium, Bitmap) else self.hears):
@@ -287,7 +287,7 @@ class Projector:
 
     def _copied(self, native: lib.mtmd_input_chunk_p) -> Chunk:
         if lib.mtmd_input_chunk_get_type(native) != lib.MTMD_INPUT_CHUNK_TYPE_TEXT:
-            # If an image's tokens attend to each other, it needs one whole micro-batch.
+            # If an image's tokens attend to each other, they must all be in one micro-batch.
             causal = not lib.mtmd_decode_use_non_causal(self.pointer, native)
             return MediaChunk(native, causal=causal, mrope=self.uses_mrope)
         count = ctypes.c_size_t()
@@ -299,11 +299,11 @@ class Projector:
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings of a chunk [n_tokens, n_embd].
 
-        between: called in this thread after operations of the encoder, whenever `every` seconds have passed.
-        It may compute anything except with this projector, such as a batch of other sequences. If it returns
-        False, encoding ends with Cancelled; an exception ends it, too. A single operation is not interrupted:
-        attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for SigLIP 400M and 1.4 for 1024 x 1024, and
-        `max_tokens` limits it. Raises DecodeFailed if llama.cpp fails or computes NaN.
+        between: called in this thread between the encoder's operations, whenever `every` seconds have passed.
+        It may compute anything, such as a batch of other sequences, but must not use this projector. If it
+        returns False, encoding ends with Cancelled; an exception ends encoding, too. A single operation
+        cannot be interrupted: attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for SigLIP 400M and 1.4
+        for 1024 x 1024; `max_tokens` limits this. Raises DecodeFailed if llama.cpp fails or computes NaN.
         """
         self._between, self._every, self._left_at = between, every, time.monotonic()
         self._failure = None
@@ -326,7 +326,10 @@ class Projector:
         return embeddings
 
     def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
-        """Answer `cb_eval`: before an operation, whether to pause after it; after it, whether to continue."""
+        """Handle `cb_eval`.
+
+        Before an operation (`ask`), return whether to pause after it; after it, whether to continue.
+        """
         if self._between is None:
             return False
         if ask or self._failure is not None:
@@ -336,7 +339,7 @@ class Projector:
         try:
             if not self._between():
                 self._failure = Cancelled()
-        except BaseException as error:  # ctypes would print and drop it
+        except BaseException as error:  # ctypes would only print it
             self._failure = error
         self._left_at = time.monotonic()
         return self._failure is None
@@ -349,7 +352,7 @@ class Projector:
 
 
 def parameters(*, device: str = "", threads: int = 1, max_tokens: int = 0) -> lib.mtmd_context_params:
-    """Return libmtmd's parameters, given those of a `Projector`."""
+    """Return libmtmd's parameters for a projector; see `Projector` for the arguments."""
     params: lib.mtmd_context_params = lib.mtmd_context_params_default()
     params.use_gpu, params.device = bool(device), ctypes.c_void_p(_device(device))
     params.n_threads = threads
@@ -369,7 +372,7 @@ def _untakable(name: str, medium: Medium) -> BadRequest:
 
 
 def _device(name: str) -> int | None:
-    """Return ggml's pointer to a device; None for the CPU."""
+    """Return ggml's pointer to a device, or None for the CPU."""
     if not name:
         return None
     return ggml.device_handles((name,))[0]
