@@ -23,7 +23,6 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.listing import ModelRow, glances
 from edgechat.planner.machine import machine_for
 from edgechat.planner.placement.plan_model import plan_variant
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.ranking import RankedFile, SurveyOverview, Verdict
 from edgechat.planner.request import PlanRequest
 
@@ -202,14 +201,14 @@ llama.cpp reserves logits for every token in a call: one MiB each with a vocabul
 """
 
 
-def recommended_embedder(staying: Sequence[LoadPlan] = ()) -> Variant | None:
+def recommended_embedder() -> Variant | None:
     """Return the first embedding model in the catalogue that fits here, or None.
 
-    staying: plans of models that stay loaded. Takes as long as planning a model.
+    Takes as long as planning a model.
     """
     entries = [entry for entry in catalogue() if entry.embedding is not None]
     with DryRun() as dry:
-        machine = machine_for(dry, types=None, staying=staying)
+        machine = machine_for(dry, types=None)
         for entry in entries:
             variant = recommended(entry)
             if variant is not None:
