@@ -14,8 +14,8 @@ from edgechat.device.accelerators import Accelerator
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.estimate import memory
-from edgechat.planner.estimate.budget import MLX, RAM, Budget, Extras, Layout, Needs, estimated, layouts
+from edgechat.planner.estimate import budget, memory
+from edgechat.planner.estimate.budget import MLX, RAM, Budget, Extras, Layout, Needs
 from edgechat.planner.estimate.memory import (
     compute_bytes,
     head_cache_bytes,
@@ -97,21 +97,10 @@ class LlamaFootprint:
             output=extras.output + output_bytes(header, n) + states_bytes(header, n_states),
         )
 
-    def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return the bytes of cache per token once all windows are full."""
-        return memory.cache_bytes_per_token(header, cache_type)
-
-    def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return a checkpoint's size in bytes; 0 if sequences can be truncated."""
-        return memory.checkpoint_bytes(header, params)
-
-    def layouts(self, shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
-        """Yield the possible layouts."""
-        return layouts(shape, extras, budget)
-
-    def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-        """Return what a layout needs in each memory."""
-        return estimated(shape, extras, layout)
+    per_token = staticmethod(memory.cache_bytes_per_token)
+    checkpoint = staticmethod(memory.checkpoint_bytes)
+    layouts = staticmethod(budget.layouts)
+    needs = staticmethod(budget.estimated)
 
     def rate(
         self, card: Accelerator | None, processor: DeviceSpeed, measured: DeviceSpeed | None
