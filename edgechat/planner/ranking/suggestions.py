@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -226,7 +226,9 @@ def installed_embedder(named: str | None = None) -> LocalModel | None:
     """
     if named is not None:
         return _named(named, "embedding")
-    return next(_embedders(inventory().models), None)
+    models = inventory().models
+    summaries = zip(models, glances(models), strict=True)
+    return min((model for model, glance in summaries if glance.kind == "embedding"), key=_place, default=None)
 
 
 def named_reranker(named: str) -> LocalModel:
@@ -253,11 +255,6 @@ def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
     """
     entry = model.entry or _namesake(model)
     return entry.embedding if entry is not None and entry.embedding is not None else EmbeddingPrefixes()
-
-
-def _embedders(models: Sequence[LocalModel]) -> Iterator[LocalModel]:
-    summaries = zip(models, glances(models), strict=True)
-    yield from sorted((model for model, glance in summaries if glance.kind == "embedding"), key=_place)
 
 
 def _place(model: LocalModel) -> tuple[int, bool, int]:
