@@ -123,7 +123,7 @@ def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityRep
     )
     base = selection.base
     text = (
-        _text_hash(request.text or shipped_text())
+        blake2b(read_text(request.text or shipped_text()).encode()).digest()
         if request.base_file is None
         else _file_hash(request.base_file)
     )
@@ -182,7 +182,8 @@ def _score_missing(
     n_chunks = 0
     for models in together:
         saves = request.save_base is not None and not n_chunks
-        if not saves and request.n_chunks and _are_kept(models, n_ctx, request.n_chunks):
+        files = (ScoreFile(Path(one.scores), scored(n_ctx)) for one in models)
+        if not saves and request.n_chunks and all(file.n_chunks >= request.n_chunks for file in files):
             n_chunks = request.n_chunks
             continue
         task = QualityTask(
@@ -204,20 +205,12 @@ def _score_missing(
     return n_chunks
 
 
-def _are_kept(models: Sequence[ScoredModel], n_ctx: int, n_chunks: int) -> bool:
-    return all(ScoreFile(Path(one.scores), scored(n_ctx)).n_chunks >= n_chunks for one in models)
-
-
 def _identity(one: Candidate) -> bytes:
     """Return a key of everything that a model's predictions depend on."""
     plan = one.plan
     return fingerprint_of(
         plan.model_path, f"{build(one.model.found.format)} {plan.cache_type} {plan.devices}"
     )
-
-
-def _text_hash(path: Path) -> bytes:
-    return blake2b(read_text(path).encode()).digest()
 
 
 def _file_hash(path: Path) -> bytes:

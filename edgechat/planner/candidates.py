@@ -210,12 +210,9 @@ def _of_file(
 def _with_companions(
     variant: Variant, projector: ModelPartFile | None, head: ModelPartFile | None
 ) -> Variant:
-    if projector is not None:
-        variant = replace(
-            variant, projector=cache(lambda: _projector_beside(variant.header(), projector.path))
-        )
-    elif variant.format == "mlx":
-        variant = replace(variant, projector=cache(lambda: _tower(variant.header(), variant.path)))
+    if projector is not None or variant.format == "mlx":
+        path = projector.path if projector is not None else variant.path
+        variant = replace(variant, projector=cache(lambda: _local_projector(variant.header(), path)))
     if head is not None:
         variant = replace(variant, head=cache(lambda: _local_head(variant.header(), head.path)))
     return variant
@@ -242,15 +239,16 @@ def _head(name: str, read: Callable[[], ModelHeader], header: ModelHeader) -> Fo
     return HeadFile(one_line(name), head), ""
 
 
-def _projector_beside(header: ModelHeader, path: Path) -> FoundProjector:
+def _local_projector(header: ModelHeader, path: Path | None) -> FoundProjector:
+    """Return a projector file, or an MLX model's vision tower.
+
+    path: the file, or the MLX model's folder; None if that is not on this machine.
+    """
     projector, problem = header_beside(header, path)
-    return (ProjectorFile(path.name, projector, str(path)), "") if projector is not None else (None, problem)
-
-
-def _tower(header: ModelHeader, folder: Path | None) -> FoundProjector:
-    """Return an MLX model's vision tower; folder: None if the model is not on this machine."""
-    tower, problem = header_beside(header, None)
-    return (ProjectorFile(TOWER, tower, str(folder or "")), "") if tower is not None else (None, problem)
+    if projector is None:
+        return None, problem
+    name = path.name if path is not None and header.format != "mlx" else TOWER
+    return ProjectorFile(name, projector, str(path or "")), ""
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
@@ -311,7 +309,7 @@ def _projector_of_choice(
     remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]
 ) -> FoundProjector:
     if choice.format == "mlx":
-        return _tower(header(), None)
+        return _local_projector(header(), None)
     return remote_projector(remote, choice.projectors[0], header()) if choice.projectors else (None, "")
 
 

@@ -100,10 +100,6 @@ class ProjectorFile:
     header: ProjectorHeader
     path: str = ""
 
-    def picture(self, width: int, context: int) -> Picture:
-        """Return the largest picture for a model with this embedding width and context."""
-        return largest_picture(self.header, width, context)
-
     def plan(self, picture: Picture, width: int, device: str) -> ProjectorPlan:
         """Return the plan for a device; '' for RAM."""
         return ProjectorPlan(

@@ -112,8 +112,7 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
         alone = msgspec.structs.replace(plan, devices=(), split=(), experts_in_ram=0, rpc=())
         model = _model(plan, header, profile, dry.ask)
         alone = completed(alone, model, model.exactly(alone, alone.projector))
-        fitted, changes = reduce_to_fit(alone, header, profile, dry.ask, failed=False)
-        return fitted, changes
+        return reduce_to_fit(alone, header, profile, dry.ask, failed=False)
 
 
 def reduce_to_fit(

@@ -97,17 +97,13 @@ def _lent(card: Accelerator, memory: int | None) -> LentDevice:
 
 def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]:
     """Return the devices with their speeds, stored or measured now with a server in a child process."""
-    speeds = [_stored(device, profile) for device in plain.devices]
+    speeds = [cached_speed(profile.cpu, KEY + device.description) for device in plain.devices]
     if any(speed is None for speed in speeds):
         speeds = _measured(plain, profile, speeds)
     return tuple(
         msgspec.structs.replace(device, speed=speed)
         for device, speed in zip(plain.devices, speeds, strict=True)
     )
-
-
-def _stored(device: LentDevice, profile: DeviceProfile) -> DeviceSpeed | None:
-    return cached_speed(profile.cpu, KEY + device.description)
 
 
 def _measured(

@@ -270,35 +270,33 @@ def with_speeds(
     types: weight types whose kernels are measured. refresh: measure everything again. Raises ChildFailed.
     """
     with _MEASURING:
-        return _with_speeds(profile, types, refresh=refresh)
-
-
-def _with_speeds(profile: DeviceProfile, types: Collection[GgmlType], *, refresh: bool) -> DeviceProfile:
-    speed = None if refresh else profile.speed
-    if not refresh and _is_due(speed, types):
-        speed = cached_speed(profile.cpu) or speed  # another thread may have measured it meanwhile
-    if _is_due(speed, types):
-        speed = measure_speed(profile.cpu, profile.memory, types=types, before=speed)
-    cards = {
-        name: known for name, known in profile.card_speeds.items() if not refresh or known.link is not None
-    }
-    for card in profile.accelerators:
-        if not card.usable or card.free < _CARD_NEEDS:
-            continue
-        device = card.devices[0]
-        if device.startswith("RPC") or device == SIMULATED:
-            continue  # skip it: this would measure the network, or the card does not exist
-        known = cards.get(device)
-        if known is None or _missing(known, types):
-            cards[device] = measure_speed(
-                profile.cpu,
-                profile.memory,
-                types=types,
-                before=known,
-                device=device,
-                key=_key(card),
-                rpc=profile.rpc,
-            )
+        speed = None if refresh else profile.speed
+        if not refresh and _is_due(speed, types):
+            speed = cached_speed(profile.cpu) or speed  # another thread may have measured it meanwhile
+        if _is_due(speed, types):
+            speed = measure_speed(profile.cpu, profile.memory, types=types, before=speed)
+        cards = {
+            name: known
+            for name, known in profile.card_speeds.items()
+            if not refresh or known.link is not None
+        }
+        for card in profile.accelerators:
+            if not card.usable or card.free < _CARD_NEEDS:
+                continue
+            device = card.devices[0]
+            if device.startswith("RPC") or device == SIMULATED:
+                continue  # skip it: this would measure the network, or the card does not exist
+            known = cards.get(device)
+            if known is None or _missing(known, types):
+                cards[device] = measure_speed(
+                    profile.cpu,
+                    profile.memory,
+                    types=types,
+                    before=known,
+                    device=device,
+                    key=_key(card),
+                    rpc=profile.rpc,
+                )
     return replace(profile, speed=speed, card_speeds=cards)
 
 

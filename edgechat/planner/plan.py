@@ -203,16 +203,6 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
         return chosen or self.sampling
 
     @property
-    def weights_bytes(self) -> int:
-        """Size of the weights in all memories."""
-        return sum(memory.weights_bytes for memory in self.memory)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Size of the cache in all memories."""
-        return sum(memory.cache_bytes for memory in self.memory)
-
-    @property
     def compute_bytes(self) -> int:
         """Size of the compute buffers in all memories."""
         return sum(memory.compute_bytes for memory in self.memory)

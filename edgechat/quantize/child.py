@@ -18,7 +18,6 @@ from edgechat.bench.quality_files import read_text, shipped_text
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native import logs
-from edgechat.native.params import LoadParams
 from edgechat.native.quantization import ActivationSums, QuantizeParams, TextReader, quantize, target_types
 from edgechat.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
 from edgechat.quantize.sensitivity import Probe, SourceWeights, WeightAddresses
@@ -93,7 +92,9 @@ def probe(step: ProbeStep, pace: Pace) -> TensorOptions:
     weights = SourceWeights(map(Path, step.sources))
     addresses = WeightAddresses(step.tensors)
     importance = read_imatrix(Path(step.imatrix)).importance()
-    load = _with_chunks(step.load, _PROBE)
+    load = msgspec.structs.replace(
+        step.load, context=_PROBE, n_batch=_PROBE, n_ubatch=_PROBE, n_outputs_max=_PROBE
+    )
     with TextReader(
         Path(step.sources[0]), load, writable=True, on_operation=addresses.on_operation
     ) as reader:
@@ -147,12 +148,7 @@ def measure(step: MeasureStep, pace: Pace) -> MeasuredLosses:
             expected = base.logits(chunk, CHUNK // 2)
             for index, reader in enumerate(readers):
                 totals[index] += mean_divergence(expected, reader.logits(chunk, CHUNK // 2))
-    losses = tuple(total / len(chunks) for total in totals)
-    return MeasuredLosses(losses, len(chunks) * CHUNK // 2)
-
-
-def _with_chunks(load: LoadParams, size: int) -> LoadParams:
-    return msgspec.structs.replace(load, context=size, n_batch=size, n_ubatch=size, n_outputs_max=size)
+    return MeasuredLosses(tuple(total / len(chunks) for total in totals))
 
 
 def _chunks(reader: TextReader, path: str, size: int) -> list[list[int]]:

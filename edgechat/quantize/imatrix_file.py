@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from edgechat.base.errors import ModelFileError
+from edgechat.bench.divergence import Floats
 from edgechat.models.formats.gguf import aligned, read_header
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Value
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import encoded_header
 
-Floats = npt.NDArray[np.float32]
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _ALIGNMENT = 32
 _CHUNKS, _CHUNK_SIZE, _DATASETS = "imatrix.chunk_count", "imatrix.chunk_size", "imatrix.datasets"

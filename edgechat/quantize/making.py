@@ -7,12 +7,13 @@ the process is interrupted, no model appears; the next import or quantization re
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from filelock import FileLock
 from edgechat import __version__
 from edgechat.base.errors import NotQuantized
 from edgechat.base.text import figure, mebibytes, one_line
-from edgechat.bench.process import ask
+from edgechat.bench.process import Tell, ask
 from edgechat.device.cpu import read_cpu
 from edgechat.models.choices import without_label
 from edgechat.models.formats.gguf import read_model
@@ -60,8 +61,6 @@ from edgechat.quantize.steps import (
     TensorOptions,
     WriteStep,
 )
-
-Tell = Callable[[str], None]
 
 _UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.I32)
 PLAIN_LEVELS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
@@ -126,6 +125,10 @@ class Source:
         self.model: LocalModel = model
         self.paths = tuple(part.path for part in model.found.files)
         self.header: ModelHeader = read_model(model.path)
+        name = model.name if model.place is Place.OLLAMA else self.path.name
+        name = without_label(SHARD_NUMBER.sub("", name).removesuffix(".gguf"))
+        self.base_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._ ") or "model"
+        """The name without the quantization."""
 
     @property
     def path(self) -> Path:
@@ -136,13 +139,6 @@ class Source:
     def is_quantized(self) -> bool:
         """Whether some weights are already quantized."""
         return any(tensor.type not in _UNQUANTIZED for tensor in self.header.tensors)
-
-    @property
-    def base_name(self) -> str:
-        """The name without the quantization."""
-        name = self.model.name if self.model.place is Place.OLLAMA else self.path.name
-        name = without_label(SHARD_NUMBER.sub("", name).removesuffix(".gguf"))
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._ ") or "model"
 
     def file_size(self, types: Mapping[str, str]) -> int:
         """Return the approximate size, in bytes, of a file with these types."""
@@ -236,9 +232,9 @@ class _Maker:
         """Convert a quantized source to 16 bits, because the search rounds floating-point numbers."""
         (types,) = level_types(self._source, ["F16"], has_importance=False)
         self._check_disk(self._source.file_size(types))
-        file = self._write("source", "F16", {})
-        base_name = self._source.base_name
-        self._source = _Dequantized(file, base_name)
+        (file,) = self._write("source", "F16", {})
+        self._source = copy.copy(self._source)  # its name stays
+        self._source.paths, self._source.header = (file,), read_model(file)
 
     def _find_imatrix(self) -> None:
         """Read or compute the importance matrix, and save it if requested."""
@@ -439,19 +435,6 @@ class _Maker:
                 "free.",
                 hint="Free some space, or set EDGECHAT_HOME to a folder on another disk.",
             )
-
-
-class _Dequantized(Source):
-    """A quantized source, converted to 16 bits."""
-
-    def __init__(self, files: list[Path], base_name: str) -> None:
-        self.paths = tuple(files)
-        self.header = read_model(files[0])
-        self._base_name = base_name
-
-    @property
-    def base_name(self) -> str:
-        return self._base_name
 
 
 def _of_safetensors(name: str, folder: str) -> NotQuantized:

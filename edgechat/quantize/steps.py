@@ -90,7 +90,6 @@ class MeasuredLosses(msgspec.Struct, frozen=True, tag=True):
     """The mean divergence of each file, in nats."""
 
     losses: tuple[float, ...]
-    n_tokens: int
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):

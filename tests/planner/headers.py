@@ -20,6 +20,7 @@ from edgechat.native.params import Breakdown, CacheType, LoadParams
 from edgechat.planner.companions import ProjectorFile
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import layer_cache_bytes
+from edgechat.planner.plan import LoadPlan
 from tests.kit import DENSE, Spec, build
 
 GIB = 2**30
@@ -158,6 +159,16 @@ def dry_run(found: ModelHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
 def cache_bytes(found: ModelHeader, context: int, cache_type: CacheType, **more: int) -> int:
     """Return the bytes of all layers' keys and values, by formula."""
     return sum(layer_cache_bytes(found, context, cache_type, **more))
+
+
+def weights_of(plan: LoadPlan) -> int:
+    """Return the bytes of a plan's weights in all memories."""
+    return sum(memory.weights_bytes for memory in plan.memory)
+
+
+def cache_of(plan: LoadPlan) -> int:
+    """Return the bytes of a plan's cache in all memories."""
+    return sum(memory.cache_bytes for memory in plan.memory)
 
 
 def headed(model: ModelHeader) -> ModelHeader:

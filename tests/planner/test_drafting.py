@@ -17,7 +17,7 @@ from edgechat.planner.plan import as_json
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, Spec, build, tiny
 from tests.kit.published import published
-from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, dry_run, header, machine
+from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_of, dry_run, header, machine
 from tests.planner.placement.test_fallback import silent
 from tests.planner.placement.test_layout import card, with_cards
 from tests.planner.planning import DraftCandidate, plan
@@ -164,9 +164,9 @@ def test_snapshots_are_paid_for():
     assert (alone.n_outputs_max, alone.n_rs_seq, alone.ngrams) == (2, 0, False)
     assert made.draft is not None
     snapshots = recurrent_bytes(HYBRID, 2, 3) - recurrent_bytes(HYBRID, 2)
-    own = made.cache_bytes - alone.cache_bytes
+    own = cache_of(made) - cache_of(alone)
     alike = PlanRequest(context=4096, cache_type=made.draft.cache_type)
-    draft_cache = plan("d", drafting_model().header, machine(64 * GIB), alike).cache_bytes
+    draft_cache = cache_of(plan("d", drafting_model().header, machine(64 * GIB), alike))
     assert own == snapshots + draft_cache
 
 
@@ -210,8 +210,8 @@ def test_llama_cpps_own_word_counts_for_both():
     assert both.buffers
     assert both.draft is not None
     assert both.draft.total_bytes - alone.total_bytes < 0  # one process for both
-    assert both.memory[0].cache_bytes == both.cache_bytes
-    assert both.cache_bytes > alone.cache_bytes
+    assert both.memory[0].cache_bytes == cache_of(both)
+    assert cache_of(both) > cache_of(alone)
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
@@ -224,11 +224,9 @@ def test_estimates_of_rows_and_snapshots_are_llama_cpps(kind):
     with DryRun() as dry:
         on = Machine(profile, dry=dry)
         exact = {name: plan("a", one, profile, wish, on.measuring(one)) for name, wish in request.items()}
-    for what in ("cache_bytes", "total_bytes"):
-        more, known = (
-            getattr(found["ngram"], what) - getattr(found["none"], what) for found in (guessed, exact)
-        )
-        assert more == pytest.approx(known, abs=1 << 20), what
+    for size in (cache_of, lambda made: made.total_bytes):
+        more, known = (size(found["ngram"]) - size(found["none"]) for found in (guessed, exact))
+        assert more == pytest.approx(known, abs=1 << 20)
 
 
 # What is said of it, and what becomes of it.

@@ -9,7 +9,7 @@ from edgechat.base import paths
 from edgechat.base.errors import ModelFileError
 from edgechat.models.choices import RemoteFile
 from edgechat.models.hub.download import DownloadPace, ProgressSample, duration, speed
-from edgechat.planner.estimate.calibration import Calibration, learn
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.listing import rows
 from edgechat.planner.prepare import overview
 from edgechat.planner.request import PlanRequest
@@ -40,7 +40,7 @@ def test_what_is_here_has_a_speed_whoever_keeps_it(user):
     where = found.local[mine].plan.where
     assert where is not None
     for _ in range(3):
-        learn(where, decode=2.0)
+        Calibration.read().with_run(where, decode=2.0).write()
     again = overview([row.model for row in rows()], PlanRequest())
     assert again.has_measured(again.local[mine])
     assert not again.has_measured(again.local[blob])

@@ -15,7 +15,7 @@ from edgechat.planner.listing import glances, rows
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
 from tests.kit.shapes import KINDS
-from tests.planner.headers import little
+from tests.planner.headers import cache_of, little, weights_of
 from tests.planner.macs import mac
 
 pytest.importorskip("mlx_lm")
@@ -65,8 +65,8 @@ def test_a_full_cache_is_what_was_planned(kind, cache_type):
         taken = fill(backend, plan, backend.context // plan.n_seq_max)
     finally:
         backend.close()
-    assert plan.weights_bytes == pytest.approx(weights, rel=0.01, abs=4096)
-    assert plan.cache_bytes / 4 < taken <= plan.cache_bytes
+    assert weights_of(plan) == pytest.approx(weights, rel=0.01, abs=4096)
+    assert cache_of(plan) / 4 < taken <= cache_of(plan)
 
 
 def arrays(backend):

@@ -15,7 +15,7 @@ from edgechat.planner.placement.drafting import DRAFTED
 from edgechat.planner.placement.plan_model import CONTEXTS
 from edgechat.planner.plan import as_json
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
-from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_bytes, header, machine
+from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_bytes, cache_of, header, machine
 from tests.planner.planning import plan
 
 
@@ -139,7 +139,7 @@ def test_a_recurrent_model_gets_fewer_sequences():
     hybrid = header(QWEN35_4B, arch="qwen35")
     made = plan("a", hybrid, machine(16 * GIB), DEFAULT_REQUEST)
     assert (made.n_seq_max, made.n_outputs_max) == (2, 2)
-    state = made.cache_bytes - cache_bytes(hybrid, made.context, made.cache_type, n_seq_max=2)
+    state = cache_of(made) - cache_bytes(hybrid, made.context, made.cache_type, n_seq_max=2)
     assert state == recurrent_bytes(hybrid, 2) > 0
     assert any("a recurrent state of" in reason for reason in made.reasons)
     dense = planned(16)
@@ -202,7 +202,7 @@ def allocator(cells_cost, asked):
 def test_the_allocator_decides_where_it_answers():
     asked = []
     cheap = plan("a", header(LLAMA_8B), machine(5 * GIB), DEFAULT_REQUEST, allocator(1024, asked))
-    assert (cheap.context, cheap.cache_bytes, cheap.compute_bytes) == (16384, 16384 * 1024, 330)
+    assert (cheap.context, cache_of(cheap), cheap.compute_bytes) == (16384, 16384 * 1024, 330)
     assert cheap.buffers == (Buffer("CPU", True, 4 * GIB, 16384 * 1024, 300),)
     assert "exact, by llama.cpp's own allocator" in cheap.reasons[1]
     assert msgspec.structs.replace(asked[-1], threads=cheap.threads) == LoadParams.of(cheap)
@@ -230,7 +230,7 @@ def test_formulas_serve_where_the_allocator_is_silent():
 
     made = plan("a", header(LLAMA_8B), machine(16 * GIB), DEFAULT_REQUEST, silent)
     plain = planned(16)
-    assert (made.context, made.cache_bytes, made.buffers) == (plain.context, plain.cache_bytes, ())
+    assert (made.context, cache_of(made), made.buffers) == (plain.context, cache_of(plain), ())
     assert "(estimated: llama.cpp's dry run failed: its process died)" in made.reasons[1]
     assert "(estimated)" in plain.reasons[1]
 

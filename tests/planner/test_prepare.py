@@ -23,7 +23,7 @@ from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny
 from tests.kit.projector_files import projector
-from tests.planner.headers import dry_run, little
+from tests.planner.headers import cache_of, dry_run, little
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def test_sizes_are_llama_cpps_own(kind):
     made = prepare(str(path))
     assert "exact, by llama.cpp's own allocator" in made.reasons[1]
     found = dry_run(read_model(path), [LoadParams.of(made)])[0]
-    assert (made.cache_bytes, made.compute_bytes) == (found.cache, found.compute)
+    assert (cache_of(made), made.compute_bytes) == (found.cache, found.compute)
     assert made.buffers == found.buffers
 
 
@@ -210,7 +210,7 @@ def test_the_catalogues_draft_where_it_is_here(large):
     assert beside is not None
     found = dry_run(read_model(little()), [LoadParams.of(beside)])[0]
     alone = dry_run(read_model(tiny()), [LoadParams.of(made)])[0]
-    assert made.cache_bytes == found.cache + alone.cache
+    assert cache_of(made) == found.cache + alone.cache
     assert sum("Drafts: small, " in reason for reason in made.reasons) == 1
 
 

@@ -13,7 +13,7 @@ from edgechat.base.text import mebibytes
 from edgechat.device.load import Disturbance, LoadSample, disturbance, moment
 from edgechat.engine.types import Delta, Difference, Event, Finished, ToolCallBegun
 from edgechat.native.params import Buffer
-from edgechat.planner.estimate.calibration import ChatUse, learn
+from edgechat.planner.estimate.calibration import Calibration, ChatUse
 from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 
@@ -54,7 +54,8 @@ class LoadReport:
         """
         if self._plan.where is not None and anonymous is not None and touched:
             program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
-            learn(self._plan.where, beyond=anonymous - touched - program)
+            more = anonymous - touched - program
+            Calibration.read().with_run(self._plan.where, beyond=more).write()
         changed = differences(self._plan.buffers, buffers) if buffers else ()
         for difference in changed:
             real, planned = mebibytes(difference.real), mebibytes(difference.planned)
@@ -108,7 +109,8 @@ class LoadReport:
         prefill = prefill if reading in (None, "hot") else None
         decode = decode if writing in (None, "hot") else None
         weight = _HOT if "hot" in (reading, writing) else 1.0
-        learn(where, decode=decode, prefill=prefill, weight=weight, turn=turn)
+        known = Calibration.read()
+        known.with_run(where, decode=decode, prefill=prefill, weight=weight, turn=turn).write()
 
 
 def anonymous_memory() -> int | None:

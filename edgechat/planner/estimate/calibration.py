@@ -236,7 +236,10 @@ class Calibration:
         weight: float = 1.0,
         turn: ChatUse | None = None,
     ) -> Calibration:
-        """Return a calibration with one more run, dropping the oldest ones."""
+        """Return a calibration with one more run, dropping the oldest ones.
+
+        weight: less than 1 if the run is less reliable.
+        """
         old = self._runs.get(where, RunHistory(where=where))
         decodes = () if decode is None else (RunRecord(decode, self._now, weight),)
         prefills = () if prefill is None else (RunRecord(prefill, self._now, weight),)
@@ -258,21 +261,6 @@ class Calibration:
             content = _CalibrationFile(_FORMAT, list(self._runs.values()))
             data = msgspec.json.format(msgspec.json.encode(content))
             paths.replace(paths.cache_dir() / _FILE, data)
-
-
-def learn(
-    where: RunConditions,
-    *,
-    decode: float | None = None,
-    prefill: float | None = None,
-    beyond: int | None = None,
-    weight: float = 1.0,
-    turn: ChatUse | None = None,
-) -> None:
-    """Record a run, which takes a millisecond or two; weight: less than 1 if it is less reliable."""
-    Calibration.read().with_run(
-        where, decode=decode, prefill=prefill, beyond=beyond, weight=weight, turn=turn
-    ).write()
 
 
 @cache

@@ -102,7 +102,10 @@ class DryRun:
     def ask(self, params: LoadParams) -> Breakdown:
         """Return the memory of a load. Raises DryRunFailed, immediately if the same load failed before."""
         if params not in self._known:
-            self._known[params] = self._ask(params)
+            if self._skeleton is None and not self._failed:
+                raise ValueError("no model was shown")
+            answer = self._answer(DryRunQuestion(str(self._skeleton), params), TIME_LIMIT)
+            self._known[params] = answer.breakdown or _reason(answer)
         result = self._known[params]
         if isinstance(result, str):
             raise DryRunFailed(f"llama.cpp's dry run failed: {result}.")
@@ -117,12 +120,6 @@ class DryRun:
         if answer.inventory is None:
             raise DryRunFailed(f"llama.cpp could not list its devices: {_reason(answer)}.")
         return answer.inventory
-
-    def _ask(self, params: LoadParams) -> Breakdown | str:
-        if self._skeleton is None and not self._failed:
-            raise ValueError("no model was shown")
-        answer = self._answer(DryRunQuestion(str(self._skeleton), params), TIME_LIMIT)
-        return answer.breakdown or _reason(answer)
 
     def _answer(self, question: AnyQuestion, seconds: float) -> DryRunAnswer:
         if self._failed or self._child is None:

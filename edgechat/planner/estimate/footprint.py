@@ -14,10 +14,11 @@ from edgechat.device.accelerators import Accelerator
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.estimate import memory
-from edgechat.planner.estimate.budget import MLX, RAM, Budget, Extras, Layout, Needs, estimated, layouts
+from edgechat.planner.estimate import budget, memory
+from edgechat.planner.estimate.budget import MLX, RAM, Budget, Extras, Layout, Needs
 from edgechat.planner.estimate.memory import (
     compute_bytes,
+    head_buffers,
     head_cache_bytes,
     layer_cache_bytes,
     layer_recurrent_bytes,
@@ -26,7 +27,6 @@ from edgechat.planner.estimate.memory import (
     padded,
     recurrent_bytes,
     rows,
-    states_bytes,
     widest,
 )
 from edgechat.planner.estimate.rates import guessed, rate_of_card, scaled
@@ -84,34 +84,19 @@ class LlamaFootprint:
 
     def _with_head(self, extras: Extras, header: ModelHeader, params: LoadParams) -> Extras:
         """Add the context in which the model's own layers draft; see `HeadContext`."""
-        own, n = params.of_head(), params.n_seq_max
         keys = head_cache_bytes(header, params.context, params.cache_type)
-        n_states = n + 2 * params.n_batch + own.n_ubatch
-        flash = own.flash_attention
+        compute, output = head_buffers(header, params.of_head(), params.n_batch)
         return replace(
             extras,
             cache=[one + more for one, more in zip(extras.cache, keys, strict=True)],
-            drafting=compute_bytes(
-                header, own.context, n_seq_max=n, n_outputs=n, n_ubatch=own.n_ubatch, flash=flash
-            ),
-            output=extras.output + output_bytes(header, n) + states_bytes(header, n_states),
+            drafting=compute,
+            output=extras.output + output,
         )
 
-    def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return the bytes of cache per token once all windows are full."""
-        return memory.cache_bytes_per_token(header, cache_type)
-
-    def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return a checkpoint's size in bytes; 0 if sequences can be truncated."""
-        return memory.checkpoint_bytes(header, params)
-
-    def layouts(self, shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
-        """Yield the possible layouts."""
-        return layouts(shape, extras, budget)
-
-    def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-        """Return what a layout needs in each memory."""
-        return estimated(shape, extras, layout)
+    per_token = staticmethod(memory.cache_bytes_per_token)
+    checkpoint = staticmethod(memory.checkpoint_bytes)
+    layouts = staticmethod(budget.layouts)
+    needs = staticmethod(budget.estimated)
 
     def rate(
         self, card: Accelerator | None, processor: DeviceSpeed, measured: DeviceSpeed | None

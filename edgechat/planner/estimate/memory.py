@@ -307,6 +307,18 @@ def states_bytes(header: ModelHeader, n_rows: int) -> int:
     return _FLOAT * n_rows * header.number("embedding_length_out", header.embedding_length)
 
 
+def head_buffers(header: ModelHeader, own: LoadParams, n_batch: int) -> tuple[int, int]:
+    """Return the bytes of the compute and output buffers of the context in which drafting layers draft.
+
+    own: its parameters. n_batch: tokens in the longest call of the model itself, whose states it reads.
+    """
+    compute = compute_bytes(
+        header, own.context, n_seq_max=own.n_seq_max, n_ubatch=own.n_ubatch, flash=own.flash_attention
+    )
+    n_states = own.n_seq_max + 2 * n_batch + own.n_ubatch
+    return compute, output_bytes(header, own.n_outputs_max) + states_bytes(header, n_states)
+
+
 def widest(header: ModelHeader) -> int:
     """Return the number of activations per token in a feed-forward layer: gate, up and their product."""
     dense = max(header.per_layer("feed_forward_length", (0,)))

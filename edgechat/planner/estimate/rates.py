@@ -134,7 +134,9 @@ def rate_of_card(
         return processor
     if not card.shares_ram:
         return guessed_card(_READS * card.total, _OPERATIONS[card.vendor] * card.total)
-    compute = max(_SHARED[card.vendor], _SHARED_COMPUTE * compute_of(processor))
+    kind = GgmlType.Q4_K
+    computing = _usual(kind)[-1] / processor.kernels[kind.name][-1]
+    compute = max(_SHARED[card.vendor], _SHARED_COMPUTE * computing)
     if card.vendor == "apple":
         compute = max(compute, _APPLE * processor.bandwidth)
     return guessed_card(processor.bandwidth, compute)
@@ -177,12 +179,6 @@ def in_order(kernels: dict[str, Seconds]) -> dict[str, Seconds]:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def compute_of(speed: DeviceSpeed) -> float:
-    """Return a CPU's operations per second, as defined in `guessed`."""
-    kind = GgmlType.Q4_K
-    return _usual(kind)[-1] / speed.kernels[kind.name][-1]
 
 
 def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
@@ -258,7 +254,6 @@ def measure_speed(
     is_processor: bool = False,
     key: str = "",
     rpc: tuple[str, ...] = (),
-    root: Path = Path("/"),
 ) -> DeviceSpeed:
     """Measure a device for some seconds and store the result. Raises ChildFailed.
 
@@ -272,7 +267,7 @@ def measure_speed(
         types=tuple(
             kind for kind in types if before is None or not extends or kind.name not in before.kernels
         ),
-        buffer=_buffer(memory, root),
+        buffer=_buffer(memory),
         before=before if extends else None,
         device=device,
         rpc=rpc,
@@ -286,9 +281,7 @@ def measure_speed(
     return speed
 
 
-def measure_attention(
-    cpu: Cpu, memory: Memory, shape: AttentionShape, before: DeviceSpeed, *, root: Path = Path("/")
-) -> DeviceSpeed:
+def measure_attention(cpu: Cpu, memory: Memory, shape: AttentionShape, before: DeviceSpeed) -> DeviceSpeed:
     """Measure an attention shape on the CPU; return and store the CPU's speed with the result.
 
     If it cannot be measured, the speed says why, and models are planned without it.
@@ -296,7 +289,7 @@ def measure_attention(
     task = ProbeTask(
         threads=(before.threads,),
         types=(),
-        buffer=_buffer(memory, root),
+        buffer=_buffer(memory),
         shape=shape,
         before=before,
         is_processor=True,
@@ -352,8 +345,8 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
     )
 
 
-def _buffer(memory: Memory, root: Path) -> int:
+def _buffer(memory: Memory) -> int:
     """Return how many bytes to read: several times the last-level cache, at most an eighth of free memory."""
-    text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
+    text = read_text(Path("/sys/devices/system/cpu/cpu0/cache/index3/size")).strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return min(max(USUAL, 4 * last), _LARGEST, memory.available // 8)

@@ -68,8 +68,6 @@ class ModelShape:
     """The type with the most bytes."""
     attention: int
     """Operations per token and per earlier token in its context, in all layers with full attention."""
-    windowed: int
-    """The same in layers with a window."""
     window: int
     """In tokens; 0 without windows."""
     routed: float
@@ -169,7 +167,6 @@ def shape_of(header: ModelHeader) -> ModelShape:
         n_full=full,
         n_windowed=attending - full,
         attention=_attention(header) * full,
-        windowed=_attention(header) * (attending - full),
         window=header.sliding_window,
         routed=_routed(header),
         width=header.embedding_length,

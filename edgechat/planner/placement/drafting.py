@@ -26,12 +26,10 @@ from edgechat.planner.estimate.budget import RAM, SPARE, Layout, Needs, together
 from edgechat.planner.estimate.memory import (
     SMALL_STATE,
     TAKES_BACK,
-    compute_bytes,
+    head_buffers,
     head_cache_bytes,
     is_recurrent,
-    output_bytes,
     recurrent_bytes,
-    states_bytes,
 )
 from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.estimate.speed import forecast
@@ -177,21 +175,14 @@ class HeadedModel:
         header = file.header
         own = load.params.of_head()
         if file.kind == "eagle3":  # llama.cpp keeps logits of every token in a call
-            own = msgspec.structs.replace(own, n_batch=EAGLE_BATCH, n_ubatch=EAGLE_BATCH)
+            own = msgspec.structs.replace(
+                own, n_batch=EAGLE_BATCH, n_ubatch=EAGLE_BATCH, n_outputs_max=EAGLE_BATCH
+            )
         keys = sum(head_cache_bytes(header, own.context, own.cache_type)) if file.has_own_cache else 0
-        compute = compute_bytes(
-            header,
-            own.context,
-            n_seq_max=own.n_seq_max,
-            n_ubatch=own.n_ubatch,
-            flash=own.flash_attention,
-        )
+        compute, output = head_buffers(header, own, load.params.n_batch)
         shape = shape_of(header)
         weights = sum(part.weights + part.experts for part in shape.parts) - shape.tied
         there = Needs(weights, keys, compute)
-        n_states = own.n_seq_max + 2 * load.params.n_batch + own.n_ubatch
-        n_rows = own.n_batch if file.kind == "eagle3" else own.n_seq_max
-        output = output_bytes(header, n_rows) + states_bytes(header, n_states)
         here = Needs(weights_bytes=shape.embedding, compute_bytes=output)
         left = self.model.budget.less(load.needs)
         device = load.layout.devices[-1:] if load.layout.n else ()

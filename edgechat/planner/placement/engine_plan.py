@@ -100,9 +100,12 @@ def engine_plan(
     model = read_safetensors(name, offline=is_offline(config))
     _check(engine, model, request)
     placement, reasons = _placed(engine, model, request, profile)
-    arguments = {"vllm": _of_vllm, "sglang": _of_sglang}.get(engine, _of_transformers)(
-        model, placement, request
-    )
+    if engine == "vllm":
+        arguments = _of_vllm(model, placement)
+    elif engine == "sglang":
+        arguments = _of_sglang(model, placement)
+    else:
+        arguments = _of_transformers(model, request)
     environment = _card_choice(placement, profile)
     if engine == "vllm" and not placement.cards:
         n_bytes = model.cache_bytes(placement.context)
@@ -279,7 +282,7 @@ def _placement(
     ram = DeviceMemory(name=RAM, budget_bytes=profile.memory.available, program_bytes=_PROGRAM)
     shares = (
         DeviceMemory(
-            name=_name(card, i),
+            name=card.devices[0] if card.devices else f"GPU{i}",
             budget_bytes=Card(card.name, card).budget,
             weights_bytes=weights // len(cards),
             cache_bytes=cache // len(cards),
@@ -311,10 +314,6 @@ def _runs_torch(card: Accelerator) -> bool:
     return is_known and not card.shares_ram and card.total > 0
 
 
-def _name(card: Accelerator, i: int) -> str:
-    return card.devices[0] if card.devices else f"GPU{i}"
-
-
 def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str]:
     """Return the environment variables that select the cards, numbered in PCI bus order."""
     nvidia = [card for card in profile.accelerators if card.vendor == "nvidia" and card.pci is not None]
@@ -331,7 +330,7 @@ def _share(placement: _Placement) -> str:
     return f"{math.floor(100 * min(_MOST_SHARE, *shares)) / 100:.2f}"
 
 
-def _of_vllm(model: SafetensorsModel, placement: _Placement, _request: PlanRequest) -> Sequence[str]:
+def _of_vllm(model: SafetensorsModel, placement: _Placement) -> Sequence[str]:
     # vLLM detects the quantization itself, and picks faster kernels if it is not told.
     arguments = [model.argument, "--host", _LOOPBACK, "--port", PORT, "--served-model-name", model.name]
     arguments += ["--max-model-len", f"{placement.context}"]
@@ -346,7 +345,7 @@ def _of_vllm(model: SafetensorsModel, placement: _Placement, _request: PlanReque
     return arguments
 
 
-def _of_sglang(model: SafetensorsModel, placement: _Placement, _request: PlanRequest) -> Sequence[str]:
+def _of_sglang(model: SafetensorsModel, placement: _Placement) -> Sequence[str]:
     arguments = ["--model-path", model.argument, "--host", _LOOPBACK, "--port", PORT]
     arguments += ["--served-model-name", model.name, "--context-length", f"{placement.context}"]
     arguments += ["--api-key", API_KEY]  # there is no other way to pass it
@@ -361,7 +360,7 @@ def _of_sglang(model: SafetensorsModel, placement: _Placement, _request: PlanReq
     return [*arguments, "--device", "cpu"]
 
 
-def _of_transformers(model: SafetensorsModel, placement: _Placement, request: PlanRequest) -> Sequence[str]:
+def _of_transformers(model: SafetensorsModel, request: PlanRequest) -> Sequence[str]:
     arguments = [model.argument, "--host", _LOOPBACK, "--port", PORT]
     quant = {"nf4": "bnb-4bit", "int8": "bnb-8bit"}.get(request.runtime_quant or "")
     return [*arguments, "--quantization", quant] if quant else arguments

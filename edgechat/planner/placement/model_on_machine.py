@@ -27,6 +27,7 @@ from edgechat.planner.companions import (
     ProjectorPlan,
     adapter_needs,
     encoding_seconds,
+    largest_picture,
     places,
     why_there,
 )
@@ -154,7 +155,7 @@ class ModelOnMachine:
     def _seeing(self, projector: ProjectorFile, context: int, cache_type: CacheType) -> LoadConfig:
         """Return the load with the projector on the best device (see `companions.py`)."""
         width = self.header.embedding_length
-        picture = projector.picture(width, padded(context))
+        picture = largest_picture(projector.header, width, padded(context))
         loads: list[LoadConfig] = []
         for device in places(self.budget) if self.footprint.splits else [self._only_place]:
             planned = projector.plan(picture, width, device)
@@ -365,10 +366,6 @@ class ModelOnMachine:
         devices = [device or RAM for device in layout.devices_of(len(self.shape.parts))]
         return adapter_needs(self.adapters, devices, layout.experts_in_ram)
 
-    def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
-        """Return the model with memory reserved for a draft model."""
-        return replace(self, draft=draft.as_draft)
-
     @property
     def as_draft(self) -> ModelOnMachine:
         """The model when it runs in another model's process."""
@@ -515,10 +512,9 @@ class LoadConfig:
         """Return the load with `n_bytes` of checkpoints, which are in RAM wherever the cache is."""
         return replace(self, needs=together(self.needs, {RAM: Needs(checkpoint_bytes=n_bytes)}))
 
-    def seeing(self, projector: ProjectorPlan, why_there: str = "") -> LoadConfig:
+    def seeing(self, projector: ProjectorPlan) -> LoadConfig:
         """Return the load with a projector."""
-        needs = together(self.needs, projector.needs)
-        return replace(self, needs=needs, projector=projector, why_there=why_there)
+        return replace(self, needs=together(self.needs, projector.needs), projector=projector)
 
     def beside(self, draft: LoadConfig) -> LoadConfig:
         """Return the load with a drafter's load added."""

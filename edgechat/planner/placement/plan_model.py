@@ -23,7 +23,6 @@ from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft, is_head_alone
 from edgechat.models.formats.mtp import misfit as head_misfit
-from edgechat.models.local.ollama_store import ModelDefaults
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.quality import loss_of_file
 from edgechat.native.params import CacheType
@@ -87,12 +86,15 @@ def plan_variant(
     header, own, no_head = variant.header(), variant.defaults(), ""
     if head is None and (request.draft or AUTO) in (AUTO, MTP) and not can_draft(header):
         head, no_head = variant.head()
-    request = with_own_adapters(request, own)
+    if request.adapters is None:
+        adapters = (*own.adapters, *request.usual_adapters)
+        request = msgspec.structs.replace(request, usual_adapters=adapters)
     planned_with = partial(
         _planned, variant, machine, draft=draft, reserves=reserves, head=head, nearest=nearest
     )
     try:
-        plan = planned_with(with_own_context(request, own))
+        context = own.context if request.context is None else request.context
+        plan = planned_with(msgspec.structs.replace(request, context=context))
     except DoesNotFit:
         if own.context is None or request.context is not None:
             raise
@@ -154,7 +156,7 @@ def _planned(
         helper = model_on_machine(
             draft.model, small, profile, measure, machine.history, threads=threads, attention=attention
         )
-        model = model.with_draft(helper) if reserves else model
+        model = replace(model, draft=helper.as_draft) if reserves else model
     load, why_context = _chosen_load(model, request, asked)
     if projector is not None and not model.fits(load):
         model = replace(model, projector=None)
@@ -264,18 +266,6 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
         return request, ()
     note = f"The context is {trained} tokens instead of {request.context}: the model was trained on no more."
     return msgspec.structs.replace(request, context=trained), (note,)
-
-
-def with_own_context(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the context from the file's defaults, unless it has its own."""
-    return request if request.context is not None else msgspec.structs.replace(request, context=own.context)
-
-
-def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the adapters from the file's defaults, unless it has its own."""
-    if request.adapters is not None:
-        return request
-    return msgspec.structs.replace(request, usual_adapters=(*own.adapters, *request.usual_adapters))
 
 
 def threads_for(

@@ -134,8 +134,7 @@ class PullPart:
 class DownloadChoice:
     """The model chosen for download."""
 
-    source: RepoSource
-    choice: ModelChoice
+    part: PullPart
     machine: str
     """A description of the machine."""
     plan: LoadPlan | None = None
@@ -147,9 +146,6 @@ class DownloadChoice:
     draft: PullPart | None = None
     no_draft: str = ""
     """Why there is no draft model although one was wanted."""
-    projector: RemoteFile | None = None
-    head: RemoteFile | None = None
-    """The model's separate drafting layers, if they are used."""
     modalities: tuple[Modality, ...] = ()
     """What kinds of input the projector reads."""
     no_vision: str = ""
@@ -230,10 +226,8 @@ def decide(
         return _from_memory(sources, sources[0].remote.unasked, vision=vision)
     tell("inspecting this machine and the model's header")
     picked = _pick(sources, want, request, insists=draft is not None, offline=config.offline)
-    parts = [PullPart(picked.source, picked.choice, picked.projector, picked.head)]
-    if picked.draft is not None:
-        parts.append(picked.draft)
-    return PullDecision(tuple(parts), tuple(part.missing() for part in parts), picked)
+    parts = (picked.part,) if picked.draft is None else (picked.part, picked.draft)
+    return PullDecision(parts, tuple(part.missing() for part in parts), picked)
 
 
 def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
@@ -379,7 +373,8 @@ def _pick(
             fitting = first_that_fits(machine, request)
             instead = fitting.variant.model if fitting else None
             source, choice = origins[id(smallest.variant)]
-            return DownloadChoice(source, choice, described, why_not=smallest.why_not, instead=instead)
+            part = PullPart(source, choice)
+            return DownloadChoice(part, described, why_not=smallest.why_not, instead=instead)
         source, choice = origins[id(chosen.variant)]
         header = source.remote.header(choice)
         variant = replace(chosen.variant, header=lambda: header)
@@ -394,13 +389,14 @@ def _pick(
         changed = projector is not None or head[0] is not None
         if changed or not _makes_same_plan(header, chosen.variant.header()):
             chosen = _replanned(chosen, rate(variant, machine, request))
-        picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not, no_vision=no_vision)
+        part = PullPart(source, choice, file if projector is not None else None)
+        picked = DownloadChoice(part, described, chosen.plan, chosen.why_not, no_vision=no_vision)
         if projector is not None:
-            picked = replace(picked, projector=file, modalities=projector.header.modalities)
+            picked = replace(picked, modalities=projector.header.modalities)
         if picked.plan is not None and request.draft == MTP and insists:
             check_head(picked.plan, variant)
         if picked.plan is not None and picked.plan.head is not None:
-            return replace(picked, head=drafting if picked.plan.draft is not None else None)
+            return replace(picked, part=replace(part, head=drafting)) if picked.plan.draft else picked
         small, no_draft = _draft(request.draft or AUTO, want, choice.format, offline)
         if small is None:
             without_head = picked.plan.no_draft if picked.plan and request.draft == MTP else ""

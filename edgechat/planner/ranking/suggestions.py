@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,7 +23,6 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.listing import ModelRow, glances
 from edgechat.planner.machine import machine_for
 from edgechat.planner.placement.plan_model import plan_variant
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.ranking import RankedFile, SurveyOverview, Verdict
 from edgechat.planner.request import PlanRequest
 
@@ -202,14 +201,14 @@ llama.cpp reserves logits for every token in a call: one MiB each with a vocabul
 """
 
 
-def recommended_embedder(staying: Sequence[LoadPlan] = ()) -> Variant | None:
+def recommended_embedder() -> Variant | None:
     """Return the first embedding model in the catalogue that fits here, or None.
 
-    staying: plans of models that stay loaded. Takes as long as planning a model.
+    Takes as long as planning a model.
     """
     entries = [entry for entry in catalogue() if entry.embedding is not None]
     with DryRun() as dry:
-        machine = machine_for(dry, types=None, staying=staying)
+        machine = machine_for(dry, types=None)
         for entry in entries:
             variant = recommended(entry)
             if variant is not None:
@@ -227,7 +226,9 @@ def installed_embedder(named: str | None = None) -> LocalModel | None:
     """
     if named is not None:
         return _named(named, "embedding")
-    return next(_embedders(inventory().models), None)
+    models = inventory().models
+    summaries = zip(models, glances(models), strict=True)
+    return min((model for model, glance in summaries if glance.kind == "embedding"), key=_place, default=None)
 
 
 def named_reranker(named: str) -> LocalModel:
@@ -254,11 +255,6 @@ def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
     """
     entry = model.entry or _namesake(model)
     return entry.embedding if entry is not None and entry.embedding is not None else EmbeddingPrefixes()
-
-
-def _embedders(models: Sequence[LocalModel]) -> Iterator[LocalModel]:
-    summaries = zip(models, glances(models), strict=True)
-    yield from sorted((model for model, glance in summaries if glance.kind == "embedding"), key=_place)
 
 
 def _place(model: LocalModel) -> tuple[int, bool, int]:

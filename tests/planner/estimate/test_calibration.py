@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgechat.base import paths
 from edgechat.planner.estimate import calibration
-from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions, RunRecord, learn
+from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions, RunRecord
 from edgechat.planner.machine import Machine
 from edgechat.planner.ranking.ranking import best_of, choose
 from edgechat.planner.request import DEFAULT_REQUEST
@@ -23,6 +23,10 @@ HERE = RunConditions("a processor, 4 threads", "llama-cpp-python 1", "CPU", "lla
 
 def elsewhere(**changes):
     return msgspec.structs.replace(HERE, **changes)
+
+
+def learn(where, **took):
+    Calibration.read().with_run(where, **took).write()
 
 
 def kept():

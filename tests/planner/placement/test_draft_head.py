@@ -30,7 +30,7 @@ from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
 from tests.kit.heads import gemma4_pair, split_head, with_head
-from tests.planner.headers import GIB, headed, machine
+from tests.planner.headers import GIB, cache_of, headed, machine, weights_of
 from tests.planner.placement.test_layout import card, with_cards
 from tests.planner.planning import plan
 
@@ -149,8 +149,8 @@ def test_estimates_are_llama_cpps(name, draft):
         exact = plan("a", header, profile, request, Machine(profile, dry=dry).measuring(header))
     assert exact.buffers
     assert guessed.mtp == exact.mtp == (draft == "mtp")
-    assert guessed.cache_bytes == exact.cache_bytes
-    assert guessed.weights_bytes == pytest.approx(exact.weights_bytes, abs=MIB)
+    assert cache_of(guessed) == cache_of(exact)
+    assert weights_of(guessed) == pytest.approx(weights_of(exact), abs=MIB)
     assert guessed.total_bytes == pytest.approx(exact.total_bytes, rel=0.01)
 
 
@@ -165,7 +165,7 @@ def test_it_is_told_what_it_takes():
     header = qwen()
     snapshots = recurrent_bytes(header, 2, 3) - recurrent_bytes(header, 2)
     keys = 2 * 2 * 4 * 256 * 4096
-    assert with_it.cache_bytes - alone.cache_bytes == snapshots + keys
+    assert cache_of(with_it) - cache_of(alone) == snapshots + keys
     described = as_json(with_it)
     assert described["mtp"] == {
         "total_bytes": with_it.head.total_bytes,
@@ -363,6 +363,6 @@ def test_it_goes_first_where_memory_is_short():
     fitted, changes = reduce_to_fit(full, header, profile, None, failed=True)
     assert changes == (why,)
     alone = plan("a", header, profile, PlanRequest(draft="none", context=full.context))
-    assert fitted.weights_bytes == alone.weights_bytes
-    assert fitted.cache_bytes == alone.cache_bytes
+    assert weights_of(fitted) == weights_of(alone)
+    assert cache_of(fitted) == cache_of(alone)
     assert json.loads(json.dumps(as_json(fitted)))["mtp"] is None

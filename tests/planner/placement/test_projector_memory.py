@@ -3,7 +3,7 @@
 import pytest
 
 from edgechat.planner import companions
-from edgechat.planner.companions import Picture, compute_bytes
+from edgechat.planner.companions import Picture, compute_bytes, largest_picture
 from tests.planner.headers import projector_file
 
 SIGLIP = projector_file("gemma3")
@@ -51,12 +51,12 @@ def test_the_compute_buffer_is_what_libmtmds_allocator_says(file, patches, a_pat
     ],
 )
 def test_the_largest_picture(file, width, context, tokens, patches, whole):
-    picture = file.picture(width, context)
+    picture = largest_picture(file.header, width, context)
     assert (picture.tokens, picture.patches, picture.whole) == (tokens, patches, whole)
 
 
 def test_every_part_is_in_the_plan():
-    picture = QWEN3.picture(4096, 16384)
+    picture = largest_picture(QWEN3.header, 4096, 16384)
     on_card, in_ram = (QWEN3.plan(picture, 4096, device) for device in ("CUDA0", ""))
     assert on_card.weights_bytes == in_ram.weights_bytes == QWEN3.header.header.weights_bytes
     assert in_ram.compute_bytes > on_card.compute_bytes
@@ -70,6 +70,6 @@ def test_every_part_is_in_the_plan():
 
 def test_sound_takes_memory_too():
     both, eyes = projector_file("gemma4v", "gemma4a"), projector_file("gemma4v")
-    picture = both.picture(2560, 8192)
+    picture = largest_picture(both.header, 2560, 8192)
     more = compute_bytes(both.header, picture, on_cpu=True) - compute_bytes(eyes.header, picture, on_cpu=True)
     assert more > 1500 * 4 * 4304

@@ -9,7 +9,7 @@ from edgechat.device.memory import Memory
 from edgechat.native.params import Buffer
 from edgechat.planner.machine import beside, is_lesser, mapped_bytes, without_loads
 from edgechat.planner.request import PlanRequest
-from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file
+from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file, weights_of
 from tests.planner.placement.test_layout import card, with_cards
 from tests.planner.planning import plan
 
@@ -23,8 +23,8 @@ def loaded():
 
 def test_mapped_weights_look_free_and_are_not(loaded):
     now = machine(10 * GIB)  # with the loaded model's weights in the kernel's cache
-    assert mapped_bytes(loaded) == loaded.weights_bytes > GIB
-    assert beside(now, [loaded]).memory.available == 10 * GIB - loaded.weights_bytes
+    assert mapped_bytes(loaded) == weights_of(loaded) > GIB
+    assert beside(now, [loaded]).memory.available == 10 * GIB - weights_of(loaded)
     assert beside(now, [loaded, loaded, loaded, loaded]).memory.available == 0
 
 
@@ -32,11 +32,11 @@ def test_copied_weights_are_taken_already(loaded):
     copied = msgspec.structs.replace(
         loaded,
         buffers=(
-            Buffer("CPU", is_host=True, weights=loaded.weights_bytes - GIB),
+            Buffer("CPU", is_host=True, weights=weights_of(loaded) - GIB),
             Buffer("CPU_REPACK", is_host=True, weights=GIB),
         ),
     )
-    assert mapped_bytes(copied) == loaded.weights_bytes - GIB
+    assert mapped_bytes(copied) == weights_of(loaded) - GIB
 
 
 def test_what_ends_gives_back_what_it_took(loaded):
@@ -63,7 +63,7 @@ def test_a_card_gives_back_its_own():
     while_loaded = replace(profile, accelerators=(less,))
     assert without_loads(while_loaded, [on_card]).accelerators == (full,)
     # What is on the card hides nothing of the RAM.
-    assert mapped_bytes(on_card) < on_card.weights_bytes
+    assert mapped_bytes(on_card) < weights_of(on_card)
 
 
 def test_which_plan_is_the_lesser(loaded):

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from edgechat.models.local.locations import Place
+from edgechat.planner.companions import largest_picture
 from edgechat.planner.plan import Divergence, HeadPlan
 from edgechat.tui.models.descriptions import describe, explain
 from edgechat.tui.models.known_models import ModelGroup, ModelItem
@@ -67,7 +68,7 @@ def test_a_projector_that_was_not_pulled_is_told():
 @pytest.mark.parametrize("device", ["CUDA0", ""])
 def test_a_plan_shows_what_the_projector_takes_and_where(device):
     file, base = projector_file(), libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
-    planned = file.plan(file.picture(2560, 8192), 2560, device)
+    planned = file.plan(largest_picture(file.header, 2560, 8192), 2560, device)
     memory = msgspec.structs.replace(base.memory[0], projector_bytes=900 * 2**20)
     plan = msgspec.structs.replace(base, projector=planned, memory=(memory,))
     option = replace(libraries.option("some"), plan=plan)

@@ -364,8 +364,9 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path):
     def decide(*_):
         source = RepoSource(parse_request("owner/mid-8b-GGUF"), None, ())
         choice = ModelChoice("mid", "Q4_K_M", ())
-        picked = DownloadChoice(source, choice, "a machine", why_not="It needs more than there is.")
-        return PullDecision((PullPart(source, choice),), ((),), picked)
+        part = PullPart(source, choice)
+        picked = DownloadChoice(part, "a machine", why_not="It needs more than there is.")
+        return PullDecision((part,), ((),), picked)
 
     def bring(*_):
         calls.append(True)
