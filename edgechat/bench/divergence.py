@@ -1,7 +1,7 @@
-"""Perplexity of logits on a text, and their divergence from another model's, with numpy alone.
+"""Perplexity of logits on a text, and their divergence from another model's logits, using only numpy.
 
-Both are computed as in llama.cpp's tools/perplexity, errors included. The errors assume independent tokens,
-which is not quite true of a text.
+Both are computed as in llama.cpp's tools/perplexity, including the standard errors. These assume that tokens
+are independent, which is not quite true of a text.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint16]
 
 NLL, BASE_NLL, KLD, SAME_TOP = range(4)
-"""Rows of the result of `token_scores`."""
+"""Indices of the rows that `token_scores` returns."""
 HEAD = 4
-"""Number of 16-bit words before a row's codes: the scale and the lowest logarithm, as 32-bit floats."""
+"""Number of 16-bit words before the codes in a row: the scale and the lowest logarithm, as 32-bit floats."""
 _BLOCK = 1 << 20
-"""Bytes of logits that a thread processes at a time, few enough to stay in the CPU cache."""
+"""How many bytes of logits a thread processes at a time, small enough to stay in the CPU cache."""
 _DEEPEST = 16.0
-"""Range of a row's codes, in nats below the most likely token; less likely tokens are clamped."""
+"""Codes cover this range below the most likely token, in nats; less likely tokens are clamped to it."""
 _ENOUGH = 10
-"""llama.cpp estimates no error for this many tokens or fewer."""
+"""llama.cpp gives no standard error for this many tokens or fewer."""
 _TAIL = 0.999
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A figure and its standard error."""
+    """A value and its standard error."""
 
     value: float
     error: float
 
 
 class Divergences(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a model's predictions are from the base's, in nats."""
+    """How far a model's predictions are from those of the base, in nats."""
 
     mean: Estimate
     median: Estimate
     tail: Estimate
-    """The 99.9th percentile."""
+    """The 99.9th percentile of the divergence."""
     same_top: Estimate
-    """Share of positions where both models find the same token most likely."""
+    """Fraction of positions at which both models consider the same token most likely."""
     log_ratio: Estimate
-    """Logarithm of the ratio to the base's perplexity."""
+    """Logarithm of the model's perplexity divided by the base's."""
     base_perplexity: Estimate
 
 
 class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a text's scores."""
+    """A summary of the scores for a text."""
 
     n_tokens: int
     perplexity: Estimate
@@ -65,8 +65,8 @@ def token_scores(
 ) -> Floats:
     """Return the scores [4, n] of the target tokens, in nats; see NLL, BASE_NLL, KLD and SAME_TOP.
 
-    logits: [n, n_vocab]. base: the base's logits for the same tokens, or rows from its base file; None to
-    compare the model with itself.
+    logits: [n, n_vocab]. base: the base's logits for the same tokens, or rows from its base file. If None,
+    the model is compared with itself.
     """
     scores = np.empty((4, len(targets)), np.float32)
     n_rows = max(1, _BLOCK // logits[:1].nbytes)
@@ -80,7 +80,7 @@ def token_scores(
 
 
 def mean_divergence(base: Floats, logits: Floats) -> float:
-    """Return the mean over rows of KL(base || logits), in nats. Both arrays are logits [n, n_vocab]."""
+    """Return KL(base || logits) in nats, averaged over rows. Both arrays are logits [n, n_vocab]."""
     targets = np.zeros(len(logits), np.int32)  # the target tokens do not affect the divergence
     with ThreadPoolExecutor() as pool:
         return float(token_scores(logits, targets, base, pool)[KLD].mean(dtype=np.float64))
@@ -100,7 +100,7 @@ def _block(
         logs = decoded(codes, logits.shape[1])
         base_nll = -logs[places, targets].astype(np.float64)
         np.exp(logs, out=weights)
-        weights *= logs > -_DEEPEST  # llama.cpp skips the rest; multiplying is faster than assigning
+        weights *= logs > -_DEEPEST  # llama.cpp skips the others; multiplying is faster than assigning
         mass = weights.sum(1).astype(np.float64)
         # Shift by log_total in float32, then by the rest in float64, so that cancellation costs no digits.
         shift = log_total.astype(np.float32)
@@ -120,7 +120,7 @@ def _block(
 def _softmax(
     logits: Floats, out: Floats | None = None
 ) -> tuple[npt.NDArray[np.intp], Floats, Floats, npt.NDArray[np.float64]]:
-    """Return the most likely tokens, exp(logits - maximum), the sums of these, and log sum exp."""
+    """Return the most likely tokens, exp(logits - maximum), the sums of the latter, and log sum exp."""
     top = logits.argmax(1)
     highest = logits[np.arange(len(top)), top]
     weights = np.subtract(logits, highest[:, None], out=out)
@@ -130,7 +130,7 @@ def _softmax(
 
 
 def coded(logits: Floats, pool: Executor) -> Codes:
-    """Return log probabilities as 16-bit rows of a base file: [n, HEAD + n_vocab rounded up to even]."""
+    """Return log probabilities as the 16-bit rows of a base file: [n, HEAD + n_vocab rounded up to even]."""
     n, n_vocab = logits.shape
     rows = np.zeros((n, row_codes(n_vocab)), np.uint16)
     n_rows = max(1, _BLOCK // logits[:1].nbytes)
@@ -167,7 +167,7 @@ def row_codes(n_vocab: int) -> int:
 
 
 def summary(scores: Floats, *, compared: bool) -> TextFigures:
-    """Summarize the scores [4, n] of a text. compared: whether there was a base."""
+    """Summarize the scores [4, n] for a text. compared: whether there was a base."""
     nll, base_nll, kld, same = scores.astype(np.float64)
     log_perplexity = _mean(nll)
     perplexity = _exp(log_perplexity)
@@ -200,7 +200,10 @@ def _exp(estimate: Estimate) -> Estimate:
 
 
 def _quantile(values: npt.NDArray[np.float64], share: float) -> Estimate:
-    """Return a quantile; its error is half the distance of the order statistics one standard error away."""
+    """Return a quantile.
+
+    Its error is half the distance between the order statistics one standard error away.
+    """
     spread = math.sqrt(share * (1 - share) / len(values))
     around = [max(0.0, share - spread), share, min(1.0, share + spread)]
     below, value, above = np.quantile(values, around)

@@ -1,4 +1,4 @@
-"""Long-running tasks in child processes that report their progress, with the code for both sides."""
+"""Runs long tasks in child processes that report their progress. Contains the code for both sides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Task = TypeVar("_Task", bound=msgspec.Struct)
 
 
 class BenchProgress(msgspec.Struct, frozen=True, tag=True):
-    """The current step, as a phrase."""
+    """The step that has just started, as a phrase."""
 
     text: str
 
@@ -38,10 +38,10 @@ class BenchFailure(msgspec.Struct, frozen=True, tag=True):
 
 
 def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Tell, hint: str) -> Any:
-    """Start a child process with this role, give it a task, and return its answer. Raises EdgechatError.
+    """Start a child process in this role, give it a task, and return its answer. Raises EdgechatError.
 
-    kinds: the union of its message types. tell: called with its progress. hint: advice if it ends early. The
-    child is killed in any case.
+    kinds: the union of its message types. tell: called with progress reports. hint: advice to the user if the
+    child exits early. The child is killed in any case.
     """
     with tempfile.TemporaryFile() as log:
         process: Any = subprocess.Popen(spawn.command(role), **spawn.options(log))
@@ -79,7 +79,7 @@ def _log_end(log: BinaryIO) -> str:
 
 
 def answer(kind: type[_Task], work: Callable[[_Task, Tell], msgspec.Struct]) -> None:
-    """Run `work` on one task of this kind, in a child process, and send its result or error."""
+    """In a child process, run `work` on one task of this kind and send back its result or error."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     payload = frames.read(incoming)

@@ -1,4 +1,4 @@
-"""Quality of model files: chooses models and a base, scores what is not cached, and returns a report."""
+"""Measures the quality of model files: chooses models and a base, scores what is not cached, and reports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 
 _CORRECTS = 1000
-"""Later plans are corrected by measurements of at least this many tokens."""
+"""A measurement corrects later plans only if it covers at least this many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,10 @@ class QualityRequest:
     plan: PlanRequest
     n_ctx: int
     n_chunks: int
-    """0 for all."""
+    """0 for the whole text."""
     against: str | None = None
     text: Path | None = None
-    """None for the text shipped with edgechat."""
+    """The text to score; None for the text shipped with edgechat."""
     cache_types: tuple[CacheType, ...] = ()
     base_file: Path | None = None
     save_base: Path | None = None
@@ -75,19 +75,19 @@ class QualityRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """Results for one model file with one type of KV cache."""
+    """The results for one model file with one type of KV cache."""
 
     model: Candidate
     figures: TextFigures
     tokens_per_second: float
     is_base: bool
     is_chosen: bool = False
-    """Whether the planner would choose it from the models measured."""
+    """Whether the planner would choose this one of the models measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """All results: the base first, then from large to small."""
+    """All results, starting with the base; the others are sorted from large to small."""
 
     title: str
     """The name that the models share."""
@@ -95,11 +95,11 @@ class QualityReport:
     n_ctx: int
     n_chunks: int
     base: str | None
-    """Label of the model or file that the others are compared with."""
+    """The label of the model or file with which the others are compared."""
 
 
 def measure_quality(request: QualityRequest, tell: Callable[[str], None]) -> QualityReport:
-    """Measure, reporting progress to `tell`. Raises EdgechatError."""
+    """Measure as requested, reporting progress to `tell`. Raises EdgechatError."""
     try:
         with FileLock(paths.cache_dir() / "quality.lock", timeout=0):
             return _measure(request, tell)
@@ -178,7 +178,7 @@ def _score_missing(
     has_base: bool,
     tell: Callable[[str], None],
 ) -> int:
-    """Score what is not cached, one group of models at a time; return the number of chunks."""
+    """Score what is not cached, one group of models at a time, and return the number of chunks."""
     n_chunks = 0
     for models in together:
         saves = request.save_base is not None and not n_chunks
@@ -206,7 +206,7 @@ def _score_missing(
 
 
 def _identity(one: Candidate) -> bytes:
-    """Return a key of everything that a model's predictions depend on."""
+    """Return a key that identifies everything a model's predictions depend on."""
     plan = one.plan
     return fingerprint_of(
         plan.model_path, f"{build(one.model.found.format)} {plan.cache_type} {plan.devices}"
@@ -223,7 +223,7 @@ def _file_hash(path: Path) -> bytes:
 
 
 def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
-    """Record the losses for later plans, if the base is as good as the unquantized model."""
+    """Record the losses for later plans, provided that the base is as good as the unquantized model."""
     if quality_class(base.plan.quant) is not QualityClass.REFERENCE:
         return
     for one in models:
@@ -247,21 +247,21 @@ def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str
 
 
 _ROOM = 256
-"""Cells in the KV cache beyond one chunk."""
+"""Number of cells in the KV cache in addition to one chunk."""
 _CALL = 512
-"""Tokens per call: llama-perplexity's n_ubatch."""
+"""Tokens per call, the same as n_ubatch in llama-perplexity."""
 _LOGITS = 512 << 20
-"""Bytes for the logits of half a call, which plans do not include."""
+"""Bytes for the logits of half a call, which plans do not account for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model file with a type of KV cache, and the plan for loading it."""
+    """A model file with one type of KV cache, and the plan for loading it."""
 
     model: LocalModel
     plan: LoadPlan
     name: str
-    """Its name among files of the same model, such as 'Q4_K_M'."""
+    """What distinguishes it from other files of the same model, such as 'Q4_K_M'."""
 
     @property
     def title(self) -> str:
@@ -273,7 +273,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
+        """Its name in reports, such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
         cache = self.plan.cache_type
         return self.name if cache == "f16" else f"{self.name}, KV in {cache}"
 
@@ -295,7 +295,7 @@ def select(
     cache_types: Sequence[CacheType],
     has_base_file: bool,
 ) -> Selection:
-    """Find the models. The base is the one named by `against`, or else the most exact one.
+    """Find the models. The base is the one that `against` names, or else the most exact one.
 
     Raises ModelNotFound, BadRequest, and whatever `prepare` raises.
     """
@@ -336,14 +336,14 @@ def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
 
 
 def _usable(models: Iterable[LocalModel]) -> list[LocalModel]:
-    """Drop MLX models if MLX is missing. If there are no others, keep them: the error will name MLX."""
+    """Drop MLX models if MLX is missing, unless there are no others: then the error will mention MLX."""
     found = list(models)
     usable = [model for model in found if model.found.format != "mlx" or not mlx.missing()]
     return usable or found
 
 
 def _siblings(model: LocalModel) -> list[LocalModel]:
-    """Return the files of the same model on this machine, judging by their names."""
+    """Return the files on this machine that belong to the same model, judging by their names."""
     here = inventory()
     if model.entry is not None:
         return _usable(here.of(model.entry))
@@ -396,7 +396,7 @@ def _named(against: str, models: Sequence[LocalModel]) -> LocalModel:
 
 
 def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: CacheType) -> LoadPlan:
-    """Plan a load for scoring: with one sequence, and rows of logits for half a chunk."""
+    """Plan a load for scoring, with one sequence and enough logits for half a chunk."""
     wish = msgspec.structs.replace(
         request, context=n_ctx + _ROOM, cache_type=cache_type, draft="none", vision=False
     )
@@ -418,7 +418,7 @@ def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: Cache
 
 
 def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
-    """Return the models to load together: the base in each group, with as many as fit beside it.
+    """Group the models to load together: each group has the base and as many others as fit beside it.
 
     Raises DoesNotFit if not even one fits.
     """
@@ -439,7 +439,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
 
 
 def _excess(models: Sequence[Candidate]) -> int:
-    """Return the bytes by which the models, loaded together, exceed a device's memory."""
+    """Return by how many bytes the models, if loaded together, exceed the memory of a device."""
     needed: dict[str, int] = {}
     budgets: dict[str, int] = {}
     for one in models:

@@ -1,4 +1,4 @@
-"""Files used to measure quality (the text, base files and scores) and the messages of the child process."""
+"""Files for measuring quality (the text, base files and scores), and the messages of the child process."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from edgechat.planner.plan import LoadPlan
 _MAGIC = b"edgechat scores 1\n"
 _HEADER_BYTES = len(_MAGIC) + 8
 _MOST_FILES = 200
-"""Maximum number of files of a few hundred kB; the oldest are removed."""
+"""Maximum number of files, of a few hundred kB each; the oldest are removed."""
 
 
 class ScoreFile:
     r"""One model's scores for one text, stored in the cache folder so that a measurement can be resumed.
 
-        b"edgechat scores 1\n", then float64 tokens per second, then for each chunk float32 [4, n]
+        b"edgechat scores 1\n", then tokens per second as a float64, then float32 [4, n] for each chunk
 
     The file name is a hash of everything that the scores depend on. An incomplete chunk at the end is cut
     off.
     """
 
     def __init__(self, path: Path, n_scored: int) -> None:
-        """n_scored: scored tokens per chunk."""
+        """n_scored: number of scored tokens per chunk."""
         self._path = path
         self._chunk_bytes = 4 * 4 * n_scored
         self._n_scored = n_scored
 
     @property
     def n_chunks(self) -> int:
-        """Number of complete chunks."""
+        """The number of complete chunks in the file."""
         try:
             return max(0, self._path.stat().st_size - _HEADER_BYTES) // self._chunk_bytes
         except OSError:
@@ -52,7 +52,7 @@ class ScoreFile:
 
     @property
     def tokens_per_second(self) -> float:
-        """Speed of decoding tokens one by one; 0 if it has not been measured."""
+        """How fast tokens are decoded one by one; 0 if this has not been measured."""
         data = self._read(_HEADER_BYTES)
         return float(np.frombuffer(data, "<f8", 1, len(_MAGIC))[0]) if data.startswith(_MAGIC) else 0.0
 
@@ -64,7 +64,7 @@ class ScoreFile:
             raise self._error(error) from error
 
     def append(self, scores: Floats) -> None:
-        """Add the scores [4, n] of the next chunk. Raises DiskError."""
+        """Append the scores [4, n] for the next chunk. Raises DiskError."""
         try:
             with self._path.open("r+b") as file:
                 file.seek(_HEADER_BYTES + self.n_chunks * self._chunk_bytes)
@@ -74,7 +74,7 @@ class ScoreFile:
             raise self._error(error) from error
 
     def scores(self, most_chunks: int | None = None) -> Floats:
-        """Return the scores [4, n] of all tokens, or only of the first chunks."""
+        """Return the scores [4, n] for all tokens, or only for the first `most_chunks` chunks."""
         n_chunks = self.n_chunks if most_chunks is None else min(most_chunks, self.n_chunks)
         data = self._read(_HEADER_BYTES + n_chunks * self._chunk_bytes)[_HEADER_BYTES:]
         chunks = np.frombuffer(data, "<f4").reshape(-1, 4, self._n_scored)
@@ -105,7 +105,7 @@ def score_path(*parts: bytes) -> Path:
 
 
 def drop_oldest() -> None:
-    """Remove the oldest files beyond the limit."""
+    """Remove the oldest files if there are too many."""
     with contextlib.suppress(OSError):
         files = sorted((paths.cache_dir() / "quality").glob("*.scores"), key=os.path.getmtime)
         for path in files[:-_MOST_FILES]:
@@ -147,7 +147,7 @@ class BaseFile:
     """An untrusted base file, with a text's tokens and predictions (llama-perplexity --kl-divergence-base).
 
     It contains b"_logits_", int32 n_ctx, n_vocab and n_chunks, the tokens [n_chunks, n_ctx], and for each
-    chunk, rows of 16-bit numbers for the scored tokens; see `divergence.coded`.
+    chunk the rows of 16-bit numbers for its scored tokens; see `divergence.coded`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -181,7 +181,7 @@ class BaseFile:
         if tokens.min() < 0 or tokens.max() >= self.n_vocab:
             raise BadRequest(f"{path.name} is damaged: it has tokens that are not in its vocabulary.")
         self.tokens: npt.NDArray[np.int32] = np.array(tokens)
-        """[n_chunks, n_ctx]"""
+        """The tokens as [n_chunks, n_ctx]."""
         shape = (self.n_chunks, self._n_rows, row_codes(self.n_vocab))
         self._rows = np.memmap(path, "<u2", "r", _BASE_HEADER_BYTES + 4 * n_tokens, shape)
 
@@ -191,7 +191,7 @@ class BaseFile:
 
 
 class BaseFileWriter:
-    """Writes a base file, under a temporary name until it is complete."""
+    """Writes a base file, which has a temporary name until it is complete."""
 
     def __init__(self, path: Path, tokens: npt.NDArray[np.int32], n_vocab: int) -> None:
         """Create the file. tokens: [n_chunks, n_ctx]. Raises DiskError."""
@@ -224,7 +224,7 @@ class BaseFileWriter:
             raise self._error(error) from error
 
     def finish(self) -> None:
-        """Give the file its final name. Raises DiskError."""
+        """Rename the file to its final name. Raises DiskError."""
         try:
             self._file.close()
             os.replace(self._part, self._path)
@@ -236,7 +236,7 @@ class BaseFileWriter:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove the temporary file left by a writer that was killed, if any."""
+    """Remove the temporary file that a killed writer may have left behind."""
     with contextlib.suppress(OSError):
         _part(path).unlink()
 
@@ -246,7 +246,7 @@ def _part(path: Path) -> Path:
 
 
 def scored(n_ctx: int) -> int:
-    """Return the number of scored tokens in a chunk: its second half without that half's first token."""
+    """Return how many tokens in a chunk are scored: those in the second half, except the first."""
     return n_ctx - 1 - n_ctx // 2
 
 
@@ -256,7 +256,7 @@ def file_bytes(n_ctx: int, n_vocab: int, n_chunks: int) -> int:
 
 
 class ScoredModel(msgspec.Struct, frozen=True):
-    """A model to score, and the path for its scores."""
+    """A model to score, and where to store its scores."""
 
     label: str
     """Its name in progress reports, such as 'Q4_K_M'."""
@@ -265,25 +265,25 @@ class ScoredModel(msgspec.Struct, frozen=True):
 
 
 class QualityTask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A request to score a text with models that are loaded together."""
+    """A request to score a text with models that are loaded at the same time."""
 
     text: str
     """Path of the text."""
     n_ctx: int
     """Number of tokens per chunk."""
     n_chunks: int
-    """0 for all."""
+    """0 for the whole text."""
     models: tuple[ScoredModel, ...]
     has_base: bool = False
     """Whether the first model is the base for the others."""
     base_file: str = ""
-    """Path of predictions to compare with; their tokens replace the text."""
+    """Path of stored predictions to compare with. Their tokens are used instead of the text."""
     save_base: str = ""
-    """Path where the first model's predictions are saved."""
+    """Path at which to save the first model's predictions."""
 
 
 class Scored(msgspec.Struct, frozen=True, tag=True):
-    """The text has been scored."""
+    """Reports that the text has been scored."""
 
     n_chunks: int
 

@@ -1,4 +1,4 @@
-"""Speed benchmark: the request, the report, and the parent process's side."""
+"""Speed benchmark: its request, its report, and the code that runs in the parent process."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ CEILING, PLAIN = "bare loop", "plain"
 
 
 class BenchTask(msgspec.Struct, frozen=True, tag=True):
-    """A request to measure a model, loaded as planned."""
+    """A request to measure a model that is loaded according to a plan."""
 
     plan: LoadPlan
     rounds: int = 5
     tokens: int = 48
-    """Length of each reply."""
+    """Length of each reply in tokens."""
 
 
 class AtDepth(msgspec.Struct, frozen=True):
-    """Speeds at one depth of context."""
+    """The speeds at one depth of context."""
 
     depth: int
     prompt_tps: float
     """Prefill speed in tokens per second."""
     decode_tps: float
-    """Tokens per second in a bare loop that decodes single tokens."""
+    """Decoding speed in a bare loop that decodes single tokens, in tokens per second."""
 
 
 class DecodingRun(msgspec.Struct, frozen=True):
-    """The rates of one way of decoding, for one task."""
+    """The speeds of one way of decoding, on one task."""
 
     task: str
     name: str
     rates: tuple[float, ...]
-    """Tokens per second after the first token."""
+    """Speed of each reply after its first token, in tokens per second."""
     drafted: int = 0
     accepted: int = 0
 
     @property
     def rate(self) -> float:
-        """Mean speed over all rounds, which have the same length, in tokens per second."""
+        """Mean speed over all rounds, which are equally long, in tokens per second."""
         return statistics.harmonic_mean(self.rates) if self.rates else 0.0
 
 
@@ -54,29 +54,29 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     architecture: str
     load_ms: float
     ttft_ms: float
-    """Time to first token with `prompt_tokens`, none of which were in the cache."""
+    """Time to first token for a prompt of `prompt_tokens` tokens that were not in the cache."""
     prompt_tokens: int
     resident_bytes: int
-    """Memory of the process, not including accelerators."""
+    """Memory used by the process, not counting accelerators."""
     buffers: tuple[Buffer, ...]
-    """llama.cpp's allocations for the model itself."""
+    """What llama.cpp allocated for the model itself."""
     depths: tuple[AtDepth, ...]
     attention: AttentionKind | None
-    """The plan's kind, used for all measurements except `other_depths`; None if there is no choice."""
+    """The plan's kind, used for everything except `other_depths`; None if there is no choice."""
     other_depths: tuple[AtDepth, ...]
-    """`depths` with the other kind of attention; empty if there is none, or if it did not load."""
+    """Same as `depths`, but with the other kind of attention; empty if there is none or it failed to load."""
     curve_depth: int
     curve_ms: dict[int, float]
-    """C(n): median time of a call of n rows at that depth."""
+    """C(n): median time for a call of n rows at that depth."""
     draft_ms: float | None
-    """Time per token for the draft model, or for the model's own layers (MTP)."""
+    """Time per token drafted by the draft model or by the model's own layers (MTP)."""
     drafters: tuple[str, ...]
     no_draft: str
     ways: tuple[DecodingRun, ...]
 
     @property
     def other_attention(self) -> AttentionKind:
-        """Kind of attention used for `other_depths`."""
+        """The kind of attention that was used for `other_depths`."""
         return "plain" if self.attention == "flash" else "flash"
 
 

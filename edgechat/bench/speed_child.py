@@ -1,8 +1,8 @@
-"""Speed benchmark in a child process: uses an engine like the worker's, and also its backend directly.
+"""Speed benchmark in a child process: uses an engine like the worker's, and also calls its backend directly.
 
-The ways of decoding take turns, in a different order each round, so that noise affects all of them alike.
-They share one controller, which starts with what earlier sessions have learned. The bare loop decodes one
-token after another from a fixed list, without sampling or text, in a sequence of its own.
+The ways of decoding take turns, in a different order each round, so that noise affects all of them equally.
+They share one controller, which starts with what earlier sessions have learned. The bare loop decodes the
+tokens in a fixed list one after another, without sampling or converting them to text, in a separate sequence.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
-"""Prompt tokens timed at each depth."""
+"""Number of prompt tokens that are timed at each depth."""
 _CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
 _ROOM = 256
-"""Tokens of context beyond the greatest depth."""
+"""Tokens of context in addition to the greatest depth."""
 _DECODED = 8
-"""Tokens decoded at each depth."""
+"""Number of tokens to decode at each depth."""
 _DEPTHS_SECONDS = 60.0
-"""Seconds after which greater depths are skipped."""
+"""Once this many seconds have passed, greater depths are skipped."""
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
 
 _TEXT = (
@@ -56,11 +56,11 @@ TASKS = {
     "prose": "Explain how a bicycle stays upright while it is moving, to a curious child.",
     "editing": f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
 }
-"""Prompts, by the kind of text that they ask for."""
+"""Prompts, keyed by the kind of text that they ask for."""
 
 
 class BareModel:
-    """The engine's backend, called directly, with a slot that the engine does not use."""
+    """The engine's backend, called directly, using a slot that the engine does not use."""
 
     def __init__(self, engine: EngineCore) -> None:
         self._backend = engine.backend
@@ -83,7 +83,7 @@ class BareModel:
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Run a call with this many tokens, which stay in the cache; return the seconds it took."""
+        """Run a call with this many tokens and return the seconds it took. The tokens stay in the cache."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:
@@ -99,14 +99,14 @@ class BareModel:
             return seconds
 
     def go_to(self, depth: int) -> None:
-        """Set the number of tokens in the cache, approximately if it cannot be truncated."""
+        """Change the number of tokens in the cache to `depth`, or nearly so if it cannot be truncated."""
         if self.depth > depth and not self._cache.truncate(self._slot, depth):
             self._cache.clear(self._slot)
         while self.depth < depth:
             self.call(min(depth - self.depth, self.n_batch), 0)
 
     def decode(self, tokens: int) -> float:
-        """Decode tokens one by one and return the tokens per second."""
+        """Decode tokens one by one and return the speed in tokens per second."""
         return tokens / sum(self.call(1, 1) for _ in range(tokens))
 
     def clear(self) -> None:
@@ -120,7 +120,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
     engine, model, _ = load(task.plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
     bare = BareModel(engine)
     tell("reading prompts")
-    # A longer prompt, with nothing in the cache.
+    # A longer prompt, none of which is in the cache.
     n_words = min(512, task.plan.context // 4)
     prompt = " ".join(_WORDS[at * 7 % len(_WORDS)] for at in range(n_words))
     first = _reply(engine, prompt, frozenset(), 2)
@@ -171,14 +171,14 @@ def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
 
 
 def _has_choice(plan: LoadPlan) -> bool:
-    """Return whether both kinds of attention work; an 8-bit cache requires flash attention."""
+    """Return whether a plan allows both kinds of attention; an 8-bit cache requires flash attention."""
     return plan.backend == "llama.cpp" and plan.cache_type == "f16"
 
 
 def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtDepth, ...]:
-    """Load only the model with the other kind of attention, and measure it up to a depth.
+    """Load just the model with the other kind of attention, and measure it at depths up to `deepest`.
 
-    Returns () if it cannot be loaded: plain attention takes more memory.
+    Returns () if it cannot be loaded, as plain attention takes more memory.
     """
     other = msgspec.structs.replace(
         plan,
@@ -201,7 +201,7 @@ def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtD
 
 
 def _curve(bare: BareModel, n_outputs_max: int) -> dict[int, float]:
-    """Return C(n), in milliseconds."""
+    """Return C(n) for several n, in milliseconds."""
     seconds: dict[int, list[float]] = {n: [] for n in _CALL_SIZES if n <= n_outputs_max}
     for _ in range(_REPEATS):
         for n, measured in seconds.items():

@@ -1,9 +1,9 @@
-"""Planner: from a request, a model's header and this machine to a LoadPlan with its reasons.
+"""Planner: turns a request, a model's header and this machine into a LoadPlan, and gives reasons.
 
     estimate/      how much memory a load takes, and how fast it is
     placement/     the plan for one file: context, cache, layers, threads
     ranking/       which file of which model, and what to download
-    prepare.py     from a name to the plan for loading it
+    prepare.py     from a model's name to the plan for loading it
     fallback.py    what to do with less memory
 
 Read `request.py` (the input) and `plan.py` (the output) first, then `placement/model_on_machine.py`.

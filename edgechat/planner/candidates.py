@@ -1,8 +1,9 @@
 """Candidates: the files that a model name can refer to, and which of them can run here.
 
-Each has a header to plan with, on this machine or not. An MLX model is a folder, and counts as one file.
-llama.cpp reads GGUF files and MLX its own folders, so choosing a backend means choosing a file. The two are
-compared only on Apple Silicon, where MLX has a GPU. Elsewhere MLX runs only models without a GGUF file.
+Each has a header to plan with, whether or not the file is on this machine. An MLX model is a folder, and
+counts as one file. llama.cpp reads GGUF files and MLX reads its own folders, so choosing a backend means
+choosing a file. The two are compared only on Apple Silicon, where MLX has a GPU. Elsewhere MLX runs only
+models that have no GGUF file.
 """
 
 from __future__ import annotations
@@ -47,26 +48,28 @@ FoundHead = tuple[HeadFile | None, str]
 
 @dataclass(frozen=True)
 class Variant:
-    """One file of a model, or one set of files."""
+    """One file of a model, or one set of files that belong together."""
 
     model: str
     quant: str | None
     size: int
-    """Size of all parts in bytes."""
+    """Total size of all parts in bytes."""
     header: Callable[[], ModelHeader]
-    """Reads the header once, over the network if necessary. Raises ModelFileError or HubError."""
+    """Reads the header, once, over the network if necessary. Raises ModelFileError or HubError."""
     path: Path | None = None
     entry: CatalogueEntry | None = None
     format: Format = "gguf"
     projector: Callable[[], FoundProjector] = lambda: (None, "")
-    """Reads the projector's header once, over the network if necessary. Without a projector, returns the
-    reason, as a sentence, if the model could see or hear.
+    """Reads the projector's header, once, over the network if necessary.
+
+    If there is no projector but the model could see or hear, returns the reason as a sentence.
     """
     defaults: Callable[[], ModelDefaults] = ModelDefaults
-    """Reads the file's Ollama defaults once."""
+    """Reads the file's Ollama defaults, once."""
     head: Callable[[], FoundHead] = lambda: (None, "")
-    """Reads the header of separate drafting layers once, over the network if necessary. Returns None without
-    such layers, with the reason if there is a file that cannot be used.
+    """Reads the header of separate drafting layers, once, over the network if necessary.
+
+    Returns None if there are none, and the reason if there is a file that cannot be used.
     """
 
     @property
@@ -78,7 +81,7 @@ class Variant:
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
     """Return the files that `name` can refer to: a path, a catalogue name, a local model or a hub repository.
 
-    local: only files on this machine. Raises ModelNotFound, ModelFileError or HubError.
+    local: return only files on this machine. Raises ModelNotFound, ModelFileError or HubError.
     """
     entry = entry_of(name)
     if entry is not None:
@@ -104,7 +107,7 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
 
 
 def of_local(model: LocalModel) -> Variant:
-    """Return the variant for a local model."""
+    """Return a local model as a variant."""
     name = model.entry.name if model.entry is not None else model.name
     found = model.found
     variant = _of_file(model.path, name, model.quant, model.entry, model.size, found.format)
@@ -121,16 +124,16 @@ def of_local(model: LocalModel) -> Variant:
 
 
 def _identity(file: Variant) -> tuple[Format, str | None, int]:
-    # A repository holds only one MLX model, and its name may not state the quantization.
+    # A repository holds only one MLX model, whose name may not contain the quantization.
     return file.format, file.quant if file.format == "gguf" else None, file.size
 
 
 def of_entry(
     entry: CatalogueEntry, known: Inventory | None = None, *, local: bool = False, mlx: bool = True
 ) -> list[Variant]:
-    """Return a catalogue model's files from small to large, preferring local ones.
+    """Return a catalogue model's files, smallest first, preferring local ones.
 
-    mlx: include MLX models that are not on this machine.
+    mlx: also return MLX models that are not on this machine.
     """
     here: dict[tuple[Format, str], LocalModel] = {}
     for model in (known or inventory()).of(entry):
@@ -177,7 +180,7 @@ def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
 def everything(*, mlx: bool = False) -> list[list[Variant]]:
     """Return the files of every chat model in the catalogue, best model first.
 
-    For superseded models, only local files. mlx: include MLX models that are not on this machine.
+    Superseded models are included only if they are on this machine. mlx: also return MLX models that are not.
     """
     known = inventory()
     chat = [entry for entry in catalogue() if entry.quality is not None]
@@ -224,7 +227,7 @@ def _local_head(header: ModelHeader, path: Path) -> FoundHead:
 
 
 def remote_head(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundHead:
-    """Return a model's drafting layers on the hub, or None and why they cannot be used."""
+    """Return a model's drafting layers on the hub, or None and the reason why they cannot be used."""
     return _head(file.name.rpartition("/")[2], lambda: remote.companion(file), header)
 
 
@@ -252,7 +255,7 @@ def _local_projector(header: ModelHeader, path: Path | None) -> FoundProjector:
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
-    """Return a model's projector on the hub, or None and why it cannot be used."""
+    """Return a model's projector on the hub, or None and the reason why it cannot be used."""
     name = one_line(file.name.rpartition("/")[2])
     try:
         projector = remote.projector(file)
@@ -265,7 +268,7 @@ def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader)
 
 
 def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
-    """Return why a model that is not on this machine is planned without a projector."""
+    """Return the reason why a model that is not on this machine is planned without a projector."""
     if not entry.modalities:
         return None, ""
     can = senses(entry.modalities)
@@ -285,7 +288,7 @@ def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
 def of_choices(
     remote: RemoteModel, choices: Sequence[ModelChoice], name: str
 ) -> list[tuple[Variant, ModelChoice]]:
-    """Return the models in a hub repository, from small to large; name: their common name."""
+    """Return the models in a hub repository, smallest first. name: the name that they share."""
     choices = sorted(choices, key=lambda choice: choice.total_bytes)
     several = len({choice.quant for choice in choices}) < len(choices)
     return [
@@ -325,7 +328,7 @@ _PACKAGES = {
 
 
 def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
-    """Return whether MLX models in the catalogue are considered without being named."""
+    """Return whether MLX models in the catalogue are considered even if the user did not name one."""
     if request.backend is not None:
         return request.backend == "mlx"
     if request.prefers is not None:
@@ -352,7 +355,7 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
 
 
 def without_mlx(what: str) -> BackendMissing:
-    """Return the error for missing MLX."""
+    """Return the error to raise if MLX is missing."""
     hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
     wanted = _PACKAGES.get((sys.platform, platform.machine()))
     if wanted is not None and not frozen():
@@ -375,11 +378,11 @@ def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
 
 
 _YES = "yes"
-"""If there are several labels, this must be the first: llama.cpp returns the first one's score."""
+"""If a model has several labels, this one must come first: llama.cpp returns the first label's score."""
 
 
 def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
-    """Raise ModelFileError if a model cannot chat; may_embed: accept embedding and reranking models."""
+    """Raise ModelFileError if a model cannot chat. may_embed: accept embedding and reranking models too."""
     if not header.makes_embeddings:
         return
     reranks = header.kind == "reranking"
@@ -409,7 +412,10 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 
 
 def _has_head(header: ModelHeader) -> bool:
-    """Return whether a layer computes scores; cls.weight may be the layer before it, as wide as the model."""
+    """Return whether a layer computes scores.
+
+    cls.weight may also be the layer before that one, which is as wide as the model.
+    """
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")
     return "cls.output.weight" in shapes or (head is not None and math.prod(head[1:]) == 1)

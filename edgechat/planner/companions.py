@@ -1,15 +1,15 @@
-"""Companions of a model: its projector and LoRA adapters, their memory use and placement.
+"""Companions of a model: its projector and LoRA adapters, with their memory use and placement.
 
-Projectors: llama.cpp's dry run does not cover them. libmtmd (tools/mtmd) loads the weights as they are, into
-one buffer, and encodes a picture in one go, so its compute buffer grows with the largest picture so far. The
+Projectors are not covered by llama.cpp's dry run. libmtmd (tools/mtmd) loads the weights unchanged into one
+buffer and encodes each picture in one go, so its compute buffer grows with the largest picture so far. The
 constants match the bundled llama.cpp, commit 0c1e57098. Its own allocator (mtmd_get_memory_usage) confirms
 the formula to within 1 % for SigLIP with the Gemma 3 and Idefics 3 projections, and for the Qwen3-VL and
-Gemma 4 encoders. A card encodes pictures at least ten times faster, but layers that have to leave the card
-slow down every token. So the projector goes on a card if all layers fit beside it, and otherwise wherever a
-question about a picture is answered sooner (`ModelOnMachine` compares).
+Gemma 4 encoders. A card encodes pictures at least ten times faster than a CPU, but layers that have to make
+room for the projector slow down every token. So the projector goes on a card if all layers still fit, and
+otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares).
 
-Adapters: each pair is placed with the tensor that it changes. llama.cpp computes them in the buffers that the
-model needs anyway.
+Adapters: each pair of matrices is placed with the tensor that it modifies. llama.cpp computes them in buffers
+that the model needs anyway.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from edgechat.native.params import AdapterUse
 from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 
 TOWER = "its vision tower"
-"""The name that plans use for an MLX model's projector."""
+"""What plans call an MLX model's projector."""
 ANSWER = 256
-"""Tokens in an answer about a picture, assumed when comparing devices."""
+"""Length of an answer about a picture, assumed when comparing devices, in tokens."""
 
 
 class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How to load a projector, which lets a model see or hear."""
 
     path: str
-    """Empty if it is not on this machine."""
+    """Path of its file; empty if it is not on this machine."""
     name: str
     vision: bool
     audio: bool
     device: str = ""
-    """llama.cpp's name for its accelerator; empty for the CPU."""
+    """llama.cpp's name for the accelerator it is placed on; empty for the CPU."""
     image_tokens: int = 0
     """Maximum number of context tokens for a picture; larger pictures are scaled down."""
     image_batch: int = 0
-    """Tokens of a picture that must be in one call, which sets a minimum for n_ubatch; 0 for no minimum."""
+    """How many of a picture's tokens must be in one call, the minimum n_ubatch; 0 for no minimum."""
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
-    """With the largest picture; less until one has been read."""
+    """Size for the largest picture; less is allocated until one has been read."""
     host_bytes: int = 0
-    """RAM for the picture itself, wherever it is encoded."""
+    """RAM for the picture itself, whichever device encodes it."""
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """The kinds of input that it adds."""
+        """The kinds of input that it adds to the model."""
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
@@ -71,19 +71,19 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> dict[str, Needs]:
-        """What it needs in each memory."""
+        """The bytes it needs in each memory."""
         there = Needs(projector_bytes=self.weights_bytes + self.compute_bytes)
         return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return how many bytes in a memory are planned but not allocated until the first picture."""
+        """Return how many planned bytes in a memory are not allocated until the first picture."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
 def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
     """Return the header of a model's projector, or None and the reason.
 
-    path: the projector beside a GGUF file. MLX models have a vision tower in their own folder.
+    path: the projector file that comes with a GGUF file. An MLX model's vision tower is in its own folder.
     """
     if model.format != "mlx":
         return read_for(model, path) if path is not None else (None, "")
@@ -101,7 +101,7 @@ class ProjectorFile:
     path: str = ""
 
     def plan(self, picture: Picture, width: int, device: str) -> ProjectorPlan:
-        """Return the plan for a device; '' for RAM."""
+        """Return the plan for placing it on a device; '' means RAM."""
         return ProjectorPlan(
             path=self.path,
             name=self.name,
@@ -118,7 +118,7 @@ class ProjectorFile:
 
 
 def places(budget: Budget) -> Iterator[str]:
-    """Yield the possible cards, best first, then '' for RAM. Pictures are not sent to RPC servers."""
+    """Yield the cards that are possible, best first, then '' for RAM. RPC servers cannot encode pictures."""
     for card in reversed(budget.cards):
         if not card.name.startswith("RPC"):
             yield card.name
@@ -126,9 +126,9 @@ def places(budget: Budget) -> Iterator[str]:
 
 
 def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
-    """Return the seconds to encode a picture: matrix products plus self-attention.
+    """Return the seconds it takes to encode a picture: matrix products plus self-attention.
 
-    For an audio-only projector, the time for half a minute of audio.
+    For an audio-only projector, return the time for half a minute of audio.
     """
     encoder, n, layers = projector.vision, picture.patches, "v.blk."
     if encoder is None:
@@ -143,9 +143,9 @@ def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: Device
 
 
 def why_there(device: str, card: str, moved: int) -> str:
-    """Return why a projector is placed on `device`, as the end of a sentence.
+    """Return the reason for placing a projector on `device`, as the end of a sentence.
 
-    card: the other possible card. moved: layers that it pushes, or would push, off the card.
+    card: the other card considered. moved: number of layers that it pushes, or would push, off the card.
     """
     if device:
         less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
@@ -155,44 +155,44 @@ def why_there(device: str, card: str, moved: int) -> str:
 
 
 MAX_TOKENS = 4096
-"""Maximum number of tokens planned for one picture, even if the model could use more: Qwen's limit."""
+"""Maximum number of tokens to plan for in one picture, even if the model could use more: Qwen's limit."""
 _SHARE = 2
-"""A picture takes at most the context divided by this, which leaves room for a question and an answer."""
+"""A picture takes at most 1/N of the context, leaving room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
 """Positions in 30 seconds of audio for Whisper, more than for other encoders. Encoders that do not split
-audio into such parts get no more than this, as it would need more memory than planned.
+audio into such parts are limited to this number too, as more would exceed the planned memory.
 """
 _TABLES = 16 << 20
-"""Bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
+"""Size in bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
-"""Bytes per pixel: as passed on, and as floats."""
+"""Bytes per pixel, which is held both as input bytes and as floats."""
 _MLX_VLM = 32 << 20
-"""Bytes that mlx-vlm and its processors take on top of mlx-lm; 24 MB were measured on Linux."""
+"""Bytes that mlx-vlm and its processors take in addition to mlx-lm; 24 MB were measured on Linux."""
 _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
-"""Projectors with bidirectional attention within a picture (mtmd_decode_use_non_causal). One call must
-compute all its tokens, and llama.cpp aborts if n_ubatch is smaller.
+"""Projectors with bidirectional attention within a picture (mtmd_decode_use_non_causal). All the picture's
+tokens must be in one call, and llama.cpp aborts if n_ubatch is smaller than that.
 """
 _CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
-"""Exceptions to `_NON_CAUSAL`, by embedding width: Gemma 4 E2B and E4B."""
+"""Exceptions to `_NON_CAUSAL`, as embedding widths: Gemma 4 E2B and E4B."""
 _UNLOADED = {"gemma3nv": "a."}
-"""Prefixes of tensors that are not loaded."""
+"""Name prefixes of tensors that are not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRule:
-    """Determines how many tokens a picture takes (clip.cpp's load_hparams and clip_n_output_tokens)."""
+    """How many tokens a picture takes (see load_hparams and clip_n_output_tokens in clip.cpp)."""
 
     merge: int = 1
-    """Patches merged into one token, along each side, unless the file says otherwise."""
+    """How many patches are merged along each side to form a token, unless the file gives a number."""
     most: int = 0
-    """Tokens in the largest picture; 0 if all are scaled to the encoder's trained size."""
+    """Tokens in the largest picture; 0 if all pictures are scaled to the encoder's training size."""
     tiles: int = 1
-    """Tiles in a large picture, including the overview; the encoder computes one at a time."""
+    """Number of tiles in a large picture, including the overview. The encoder computes them one at a time."""
     tokens: int = 0
-    """Tokens per tile, if independent of patches."""
+    """Number of tokens per tile, if it does not depend on the patches."""
     joined: bool = False
-    """Whether the encoder's positions are merged patches."""
+    """Whether the encoder works on patches that are already merged."""
 
 
 _RULES = {
@@ -238,7 +238,7 @@ _RULES = {
     "yasa2": PictureRule(tokens=64),
     "youtuvl": PictureRule(merge=2, most=62500),
 }
-"""By projection type. Others scale all pictures to one size, with one token per patch."""
+"""Rules, keyed by projection type. Other types scale all pictures to one size, with one token per patch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,17 +246,17 @@ class Picture:
     """The largest picture to plan for."""
 
     tokens: int
-    """Context tokens; 0 for an audio-only projector."""
+    """Number of context tokens; 0 for an audio-only projector."""
     patches: int
-    """Patches that the encoder computes at once."""
+    """Number of patches that the encoder computes at once."""
     pixels: int
-    """Pixels in these patches."""
+    """Number of pixels in these patches."""
     whole: int
-    """Tokens that the model must compute in one call; 0 for no requirement."""
+    """Number of tokens that the model must compute in one call; 0 if there is no such requirement."""
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:
-    """Return the largest picture for a model with this embedding width and context (in tokens)."""
+    """Return the largest picture that a model with this embedding width and context (in tokens) can read."""
     vision = projector.vision
     if vision is None:
         return Picture(0, 0, 0, 0)
@@ -282,7 +282,7 @@ def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Pic
 
 
 def _merge(projector: ProjectorHeader, rule: PictureRule) -> int:
-    """Return how many patches, along each side, are merged into one token."""
+    """Return how many patches are merged along each side to form a token."""
     keys = ("vision.spatial_merge_size", "vision.projector.scale_factor")
     stated = [projector.number(key) for key in keys if projector.value(key) is not None]
     return stated[0] if stated else rule.merge
@@ -296,9 +296,9 @@ def weights_bytes(projector: ProjectorHeader) -> int:
 
 
 def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool) -> int:
-    """Return the size of all encoders' compute buffers in bytes, with flash attention.
+    """Return the total size in bytes of all encoders' compute buffers, assuming flash attention.
 
-    on_cpu: include the CPU's copies of activations for products with F16 weights.
+    on_cpu: include the CPU's copies of activations, which it needs for products with F16 weights.
     """
     total = 0
     both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
@@ -311,7 +311,7 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
 
 
 def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
-    """Return how many more bytes MLX needs: one layer's scores, and the output of each layer.
+    """Return how many more bytes MLX needs, for one layer's scores and the output of each layer.
 
     One float per score was measured on a CPU. Metal stores no scores for the head sizes it supports.
     """
@@ -322,15 +322,16 @@ def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
 
 
 def host_bytes(picture: Picture, width: int) -> int:
-    """Return the bytes of RAM that a picture takes, wherever it is encoded: pixels and embeddings."""
+    """Return how many bytes of RAM a picture takes for pixels and embeddings, whichever device encodes it."""
     return _PIXEL * picture.pixels + _FLOAT * width * picture.tokens
 
 
 def _numbers(encoder: Encoder, *, is_gated: bool) -> int:
-    """Return the number of values per position in the widest part of a layer (clip.cpp's build_vit).
+    """Return how many values each position has in the widest part of a layer (clip.cpp's build_vit).
 
-    Attention holds the residual stream, queries, keys, values, F16 copies of the latter two, and the result.
-    The feed-forward part holds three vectors of the stream's width and one inner vector, or three if gated.
+    The attention part holds the residual stream, queries, keys, values, F16 copies of the last two, and the
+    result. The feed-forward part holds three vectors as wide as the stream, and one inner vector, or three if
+    gated.
     """
     width, inner = encoder.embedding_length, encoder.feed_forward_length
     pixels = 3 * encoder.patch_size**2
@@ -347,31 +348,31 @@ _EXPERTS = "_exps."
 
 
 class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A LoRA adapter that requests use unless they say otherwise."""
+    """A LoRA adapter that applies to all requests that do not specify otherwise."""
 
     name: str
     path: str
-    """A GGUF file, or a folder saved by PEFT."""
+    """The path of a GGUF file, or of a folder saved by PEFT."""
     scale: float
     rank: int
     """Its largest rank."""
     total_bytes: int
     parts: tuple[tuple[str, int | None, int], ...] = ()
-    """Each changed tensor, its layer (None: outside the layers), and the bytes of the change."""
+    """Each modified tensor's name, layer (None: outside the layers), and the size of its pair in bytes."""
 
     @property
     def use(self) -> AdapterUse:
-        """The adapter in the form that requests use."""
+        """The adapter in the form in which requests specify it."""
         return AdapterUse(self.path, self.scale)
 
 
 def plan_adapters(
     texts: Sequence[str], usual: Sequence[str], header: ModelHeader
 ) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
-    """Return the adapters for a model, and a sentence about each that is left out.
+    """Return the adapters for a model, and a sentence about each adapter that is left out.
 
     texts: requested adapters, as FILE or NAME:SCALE. usual: adapters for every model that they fit. Raises
-    NotAnAdapter, ModelFileError or DiskError for requested adapters.
+    NotAnAdapter, ModelFileError or DiskError if a requested adapter cannot be used.
     """
     found, notes = [_planned(text, header) for text in texts], []
     for text in usual:
@@ -383,7 +384,7 @@ def plan_adapters(
 
 
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
-    # Imported here because most plans have no adapters.
+    # Imported here because most plans involve no adapters.
     from edgechat.models.adapters.local import find_adapter
     from edgechat.models.adapters.peft import open_adapter
 
@@ -403,7 +404,7 @@ def _planned(text: str, header: ModelHeader) -> AdapterPlan:
 def adapter_needs(
     adapters: Sequence[AdapterPlan], devices: Sequence[str], experts_in_ram: int
 ) -> dict[str, Needs]:
-    """Return the bytes that adapters need in each memory.
+    """Return how many bytes the adapters need in each memory.
 
     devices: each layer's device, then the output's. experts_in_ram: number of layers with experts in RAM.
     """

@@ -1,8 +1,8 @@
 """Fallback: shrinks a plan that no longer fits, step by step, and reports each step to the user.
 
 Memory is checked again just before a load, as other programs may have taken some since the plan was made. A
-load may also fail or be killed although it seemed to fit; then at least one step is taken. The next load
-starts from the original plan again, so a temporary shortage of memory has no lasting effect.
+load may also fail or be killed although it seemed to fit; in that case at least one step is taken. The next
+load starts from the original plan again, so a temporary shortage of memory has no lasting effect.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048
 _LEAST_TEXT = 512
 _MORE = 1.1
-"""A new plan is tried if free memory exceeds what the plan was made for by this factor."""
+"""A new plan is tried if free memory has grown by more than this factor since the plan was made."""
 
 
 def plan_reload(
     requested: LoadPlan, last: LoadPlan, *, killed: bool = False
 ) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return the original plan reduced to fit now, and how it differs from the last load.
+    """Return the original plan, reduced until it fits, and its differences from the last load.
 
-    killed: the last load ran out of memory, so this one must take less. Raises DoesNotFit.
+    killed: the last load ran out of memory, so this one must need less. Raises DoesNotFit.
     """
     plan, changes = refit(requested)
     if killed and plan.total_bytes >= last.total_bytes:
@@ -60,13 +60,13 @@ def plan_reload(
 
 
 def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
-    """Return a new plan if a worker was lost, or if there is more memory than `requested` was made for.
+    """Return a new plan if a worker was lost, or if there is more memory now than when `requested` was made.
 
     The new plan must not be worse, and must use the same file: nobody wants another model in the middle of a
     conversation.
     """
     if why_lost(requested.rpc):
-        with contextlib.suppress(EdgechatError):  # if it fails, reduce the requested plan
+        with contextlib.suppress(EdgechatError):  # if planning fails, the requested plan is reduced
             plan = replan()
             if plan.model_path == requested.model_path:
                 return plan
@@ -87,14 +87,14 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
 
 
 def is_short(plan: LoadPlan) -> bool:
-    """Return whether a load that ended would no longer fit, because other programs have taken its memory."""
+    """Return whether a load that ended would not fit again, because other programs have taken its memory."""
     return not Budget.of(current_profile()).fits(_needs(plan))
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the plan reduced to the memory that is free now, and the changes.
 
-    failed: the plan failed to load, so at least one step is taken. Raises DoesNotFit if no step is left.
+    failed: loading the plan failed, so take at least one step. Raises DoesNotFit if no step is left.
     """
     lost = why_lost(plan.rpc)
     if plan.anyway and not (failed or lost):
@@ -118,7 +118,7 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
 def reduce_to_fit(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return the first reduced plan that fits this machine; see `refit`."""
+    """Return the first reduced plan that fits on this machine; see `refit`."""
     model = _model(plan, header, profile, measure)
     changes: list[str] = []
     while failed or not model.budget.fits(_needs(plan)):
@@ -147,7 +147,7 @@ def _model(
 
 
 def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:
-    """Return the plan reduced by one step, with a sentence about it, or None if no step is left."""
+    """Return the plan reduced by one step, with a sentence about that step, or None if no step is left."""
     replace = msgspec.structs.replace
     if plan.embeddings and plan.context > _LEAST_TEXT:
         half = max(_LEAST_TEXT, plan.context // 2 // CELLS * CELLS)
@@ -167,7 +167,7 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
         return fewer, "Chats are read again from the start after most edits, to save memory."
     if not plan.flash_attention:
         return replace(plan, flash_attention=True), "Flash attention is used, to save memory."
-    # llama.cpp aborts if a picture that must be computed whole exceeds the batch.
+    # llama.cpp aborts if a picture that must be computed in one call exceeds the batch.
     least = max(_SMALL_BATCH, plan.projector.image_batch if plan.projector is not None else 0)
     if plan.n_ubatch > least:
         smaller = replace(plan, n_batch=least, n_ubatch=least)
@@ -198,7 +198,10 @@ def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
 
 
 def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
-    """Return the plan with a quarter of each card's layers on the CPU; None for MLX or without cards."""
+    """Return the plan with a quarter of each card's layers moved to the CPU.
+
+    Returns None for MLX or without cards.
+    """
     if not plan.split or plan.backend == "mlx":
         return None
     counts = [count - max(1, count // 4) for count in plan.split]
@@ -219,7 +222,7 @@ def _needs(plan: LoadPlan) -> Mapping[str, Needs]:
 
 
 def _loaded(plan: LoadPlan) -> tuple[object, ...]:
-    """Return the parts of a plan that a user may notice."""
+    """Return the parts of a plan whose changes a user may notice."""
     return params_of(plan), plan.draft, plan.checkpoint_bytes, plan.projector
 
 

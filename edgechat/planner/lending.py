@@ -1,4 +1,4 @@
-"""`edgechat worker`: lends this machine's devices, with their memory and speed, to another machine.
+"""`edgechat worker`: lends this machine's devices to another machine, and reports their memory and speed.
 
 All output, including errors, is meant for the program that started it over ssh.
 """
@@ -25,13 +25,13 @@ from edgechat.native.accelerators.devices import read_inventory
 from edgechat.planner.estimate.rates import measure_speed
 
 _NEEDED = 1 << 30
-"""Free memory in bytes that a device needs to be measured."""
+"""How many bytes must be free on a device to measure it."""
 KEY = "lent by RPC: "
-"""Prefix of the keys for stored speeds. llama.cpp's server uses different kernels from a local load."""
+"""Prefix for the keys of stored speeds, as llama.cpp's RPC server uses different kernels."""
 
 
 def run(*, port: int, memory: int | None) -> NoReturn:
-    """Lend devices until standard input ends. memory: limit in bytes for each device."""
+    """Lend devices until standard input is closed. memory: limit in bytes for each device."""
     from edgechat.device.remote import lending
 
     if sys.stdin is not None and sys.stdin.isatty():
@@ -52,7 +52,7 @@ def run(*, port: int, memory: int | None) -> NoReturn:
 
 
 def offer(*, port: int = 0, memory: int | None = None) -> Offer:
-    """Return the devices that this machine lends, measuring unknown speeds, which takes some seconds.
+    """Return the devices that this machine lends. Measuring unknown speeds takes a few seconds.
 
     memory: limit in bytes for each device. Raises ServerRefused or ChildFailed.
     """
@@ -96,7 +96,7 @@ def _lent(card: Accelerator, memory: int | None) -> LentDevice:
 
 
 def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]:
-    """Return the devices with their speeds, stored or measured now with a server in a child process."""
+    """Return the devices with stored speeds, measuring missing ones with a server in a child process."""
     speeds = [cached_speed(profile.cpu, KEY + device.description) for device in plain.devices]
     if any(speed is None for speed in speeds):
         speeds = _measured(plain, profile, speeds)
@@ -109,7 +109,7 @@ def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]
 def _measured(
     plain: Offer, profile: DeviceProfile, speeds: list[DeviceSpeed | None]
 ) -> list[DeviceSpeed | None]:
-    import subprocess  # 18 ms, too slow for `edgechat --version`
+    import subprocess  # takes 18 ms, too slow for `edgechat --version`
 
     try:
         server: Any = subprocess.Popen(spawn.command("lend"), **spawn.options(subprocess.DEVNULL))
@@ -122,7 +122,7 @@ def _measured(
             ready = msgspec.json.decode(server.stdout.readline(MOST_BYTES), type=Offer)
             for number, device in enumerate(plain.devices):
                 if speeds[number] is None and min(device.free, profile.memory.available) > _NEEDED // 2:
-                    with contextlib.suppress(ChildFailed):  # its speed is guessed instead
+                    with contextlib.suppress(ChildFailed):  # falls back to a guessed speed
                         speeds[number] = measure_speed(
                             profile.cpu,
                             profile.memory,

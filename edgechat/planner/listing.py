@@ -1,8 +1,8 @@
 """Model list: the models on this machine, with cached summaries of their headers.
 
-Reading a header takes a few milliseconds, mostly for its vocabulary; a summary is about a hundred bytes. The
-memory of a load is estimated by formula for the CPU alone, without a dry run or GPUs. If the cache is
-damaged, headers are read again.
+Reading a header takes a few milliseconds, mostly because of its vocabulary, whereas a summary is about a
+hundred bytes. The memory that a load needs is estimated by formula and for the CPU alone, without a dry run
+or GPUs. If the cache is damaged, all headers are read again.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     quant: str | None = None
     n_params: int = 0
     context: int = 0
-    """Trained context in tokens."""
+    """The context it was trained with, in tokens."""
     needs: tuple[tuple[int, int], ...] = ()
-    """Contexts, longest first, each with the bytes of RAM that a load needs."""
+    """Pairs of a context and the bytes of RAM that a load with it needs, longest context first."""
     kind: ModelKind = "chat"
     damage: str = ""
-    """Why it cannot be loaded."""
+    """Why the model cannot be loaded."""
     modalities: tuple[Modality, ...] = ()
-    """Input besides text that its projector adds."""
+    """Kinds of input that its projector adds to text."""
     no_vision: str = ""
-    """Why its projector cannot be used; a sentence."""
+    """Why its projector cannot be used, as a sentence."""
     mtp: bool = False
-    """Whether it has drafting layers (MTP), in its own file or in one beside it."""
+    """Whether it has drafting layers (MTP), in the same file or in a separate one."""
 
     can_import: bool = False
-    """Whether `edgechat import` can turn it into a model that can be loaded."""
+    """Whether `edgechat import` can convert it into a model that can be loaded."""
 
     def fits(self, available: int) -> int:
         """Return the longest context, in tokens, that fits in `available` bytes of RAM; 0 if none does.
 
-        Like the planner, it leaves some memory to other programs unless no context would fit otherwise.
+        Like the planner, it leaves some memory for other programs unless no context would fit otherwise.
         """
         for context, needed in self.needs:
             if needed <= available * (1 - _SPARE):
@@ -75,22 +75,22 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
 
 class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, ...]
-    """Sizes and timestamps of all its files; for MLX, also whether vision is available."""
+    """The sizes and timestamps of all the model's files; for MLX, also whether vision is available."""
     glance: HeaderSummary
 
 
 class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
-    """edgechat's version when the file was written, as formulas may change."""
+    """The edgechat version that wrote the file; formulas may change between versions."""
     models: dict[str, _CachedSummary]
-    """Summaries by path."""
+    """Summaries, keyed by path."""
 
 
 def glances(
     models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _name: None
 ) -> list[HeaderSummary]:
-    """Return a summary of each model; `tell` is called with a model's name before its header is read."""
+    """Return a summary of each model. `tell` is called with a model's name before its header is read."""
     before = _read()
     after: dict[str, _CachedSummary] = {}
     for model in models:
@@ -137,7 +137,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
 
 
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
-    """Return the contexts that the planner tries, each with the minimum memory for a load."""
+    """Return the contexts that the planner tries, each with the least memory that a load needs."""
     from edgechat.device.memory import Memory
     from edgechat.planner.estimate.budget import Budget
     from edgechat.planner.estimate.footprint import may_quantize
@@ -164,7 +164,7 @@ def _read() -> dict[str, _CachedSummary]:
 
 
 def _write(models: dict[str, _CachedSummary]) -> None:
-    """Replace the cache file, keeping the last `MAX_MODELS` models."""
+    """Replace the cache file, keeping only the last `MAX_MODELS` models."""
     newest = dict(list(models.items())[-MAX_MODELS:])
     with contextlib.suppress(OSError, FolderError):
         data = msgspec.msgpack.encode(_SummaryFile(_FORMAT, __version__, newest))
@@ -173,7 +173,7 @@ def _write(models: dict[str, _CachedSummary]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A model in the list."""
+    """A model in the list, with what is shown about it."""
 
     model: LocalModel
     glance: HeaderSummary
@@ -188,7 +188,7 @@ class ModelRow:
 
     @property
     def fits(self) -> int:
-        """The longest context that would fit now without a GPU; 0 if none does."""
+        """The longest context that would fit right now without a GPU; 0 if none does."""
         return self.glance.fits(self.available)
 
 
@@ -201,17 +201,17 @@ def rows(
     """Return the models on this machine, most recently used first. tell: see `glances`.
 
     current: name or path of a model to include even if it is outside the usual places. known: the models in
-    the usual places, if already read.
+    the usual places, if they have already been listed.
     """
     models = list((known or inventory()).models)
-    with contextlib.suppress(ModelFileError, ModelNotFound):  # it no longer exists
+    with contextlib.suppress(ModelFileError, ModelNotFound):  # the model may have been deleted
         elsewhere = find_models(current) if current and os.path.exists(current) else []
         models += [model for model in elsewhere if model.place is Place.ELSEWHERE]
     return _listed(models, tell)
 
 
 def rows_nearby(listed: Sequence[ModelRow]) -> list[ModelRow]:
-    """Return models in the downloads and working folders that are not listed yet."""
+    """Return the models in the downloads and working folders that are not listed yet."""
     return _listed(models_nearby(row.model.path for row in listed), lambda _name: None)
 
 

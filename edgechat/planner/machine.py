@@ -1,4 +1,4 @@
-"""Machine: what a model is planned for. It is this machine now, a described one, or one with other loads."""
+"""Machine: what a model is planned for, such as this machine as it is, or a hypothetical one."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 
 SIMULATED = "GPU0"
-"""Device name of a hypothetical card."""
+"""Device name for a hypothetical card."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
-"""Memory taken by a system with a browser: these bytes (but at most half), or this share if that is more."""
+"""Memory that the system and a browser take: this many bytes (at most half), or this fraction if larger."""
 _SCREEN_SHARE = 0.08
 _AGAIN = 3600.0
-"""Seconds after which a disturbed measurement is repeated."""
+"""A disturbed measurement is repeated after this many seconds."""
 _CARD_NEEDS = 1 << 30
-"""Free memory in bytes that a card needs to be measured."""
+"""How many bytes must be free on a card to measure it."""
 LARGE = 64 << 20
-"""Bytes of weights: smaller models are fast anyway."""
+"""Models with fewer bytes of weights than this are fast anyway."""
 _MEASURING = threading.RLock()
-"""Held while measuring. The first screen and a model chosen on it would disturb each other's measurements."""
+"""Held while measuring, so that the first screen and a model chosen there do not disturb each other."""
 _WORTH_MEASURING = 0.02
-"""Minimum share of a model's weights for their type to be measured."""
+"""A weight type is measured if it makes up at least this fraction of a model's weights."""
 _SLOWED: dict[Disturbance, str] = {
     "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
     "battery": "This machine runs on battery power, on which answers may be slower than predicted.",
@@ -56,10 +56,10 @@ _SLOWED: dict[Disturbance, str] = {
 
 
 def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> DeviceProfile:
-    """Return this machine as it is now; with `dry`, include llama.cpp's accelerators.
+    """Return this machine as it is now. With `dry`, include llama.cpp's accelerators.
 
-    workers: addresses of machines that lend theirs; they are connected if necessary. Raises WorkerRefused if
-    that fails, unless settings.toml names the worker.
+    workers: addresses of machines that lend their devices; edgechat connects to them if necessary. Raises
+    WorkerRefused if that fails, unless the worker comes from settings.toml.
     """
     profile = probe()
     # MLX finds its GPU without llama.cpp.
@@ -74,10 +74,10 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
         except DryRunFailed as error:
             if not servers:
                 raise
-            # The machine's own devices work without the servers.
+            # The machine's own devices still work without the RPC servers.
             without = "The model is loaded without the RPC servers that settings.toml names."
             found, servers, refused = dry.inventory(), (), f"{error.message} {without}"
-    except DryRunFailed:  # then nothing can be loaded on accelerators either
+    except DryRunFailed:  # in that case nothing can be loaded on accelerators either
         return alone
     devices = found.devices
     readings = [*ggml_readings(devices), *kernel_readings(), *mac_readings()]
@@ -95,7 +95,10 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
 def _with_workers(
     profile: DeviceProfile, build: Build, addresses: Sequence[str], n: int, *, may_miss: Collection[str]
 ) -> DeviceProfile:
-    """Return the profile with workers' devices added; n: RPC devices before theirs. See `current_profile`."""
+    """Return the profile with the workers' devices added; see `current_profile`.
+
+    n: number of RPC devices before theirs.
+    """
     cards, speeds = list(profile.accelerators), dict(profile.card_speeds)
     servers, refused = list(profile.rpc), [profile.refused]
     for address in dict.fromkeys(addresses):
@@ -126,7 +129,7 @@ def _with_workers(
 
 
 def check_build(tunnel: Tunnel, build: Build) -> None:
-    """Raise WorkerRefused if a worker has a different llama.cpp version; RPC does not check."""
+    """Raise WorkerRefused if a worker has a different llama.cpp version, which RPC does not check."""
     there = tunnel.offer
     if (there.llama_cpp, there.ggml) != (build.version, build.ggml):
         raise WorkerRefused(
@@ -138,20 +141,20 @@ def check_build(tunnel: Tunnel, build: Build) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MachineDescription:
-    """A hypothetical machine; None means the same as this one."""
+    """A hypothetical machine. Fields that are None are the same as on this machine."""
 
     ram: int | None = None
-    """Bytes, including what the system and other programs usually take."""
+    """RAM in bytes, including what the system and other programs usually take."""
     vram: int | None = None
-    """A discrete GPU's memory in bytes; 0 for no GPU."""
+    """Memory of a discrete GPU, in bytes; 0 for no GPU."""
     bandwidth: float | None = None
     """Memory bandwidth in bytes per second."""
     runs_mlx: bool = False
-    """Whether it is a Mac with Apple Silicon and MLX, whose GPU shares its memory."""
+    """Whether it is an Apple Silicon Mac with MLX, whose GPU shares the memory."""
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
-        """Return the profile with the described changes."""
-        if self != MachineDescription():  # a hypothetical machine's load is unknown
+        """Return the profile with the changes that are described."""
+        if self != MachineDescription():  # nobody knows how busy a hypothetical machine is
             profile = replace(profile, slowed=())
         if self.ram is not None:
             taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
@@ -182,7 +185,7 @@ class MachineDescription:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A device profile, the calibration of its predictions, and llama.cpp's dry run.
+    """A device profile, a calibration for predictions, and llama.cpp's dry run.
 
     Example: `rate(variant, Machine(profile), request)`.
     """
@@ -193,11 +196,11 @@ class Machine:
 
     @property
     def without_dry_run(self) -> Machine:
-        """The same machine without the dry run: everything is estimated."""
+        """The same machine without a dry run, so that all sizes are estimated."""
         return replace(self, dry=None)
 
     def timed_for(self, headers: Iterable[ModelHeader]) -> Machine:
-        """Return the machine with speeds for these models' weight types and attention.
+        """Return the machine with its speeds for the weight types and attention of these models.
 
         Missing speeds are measured, unless all models are smaller than `LARGE`.
         """
@@ -218,14 +221,14 @@ class Machine:
         if not types:
             return self
         try:
-            with _MEASURING:  # measure everything at once: someone is waiting for this model
+            with _MEASURING:  # measure everything at once, as someone is waiting for this model
                 profile = with_attention(with_speeds(self.profile, types), shapes)
         except ChildFailed:
             return self
         return replace(self, profile=profile)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
-        """Return a function that does dry runs of this model; None without a dry run, or for MLX."""
+        """Return a function that does dry runs of this model, or None for MLX or without a dry run."""
         dry = self.dry
         if dry is None or header.format == "mlx":
             return None
@@ -233,7 +236,7 @@ class Machine:
         def measure(params: LoadParams) -> Breakdown:
             if SIMULATED in params.devices:
                 raise DryRunFailed("that accelerator is not in this machine.")
-            dry.show(header)  # the dry run serves both a model and its draft model
+            dry.show(header)  # the dry run may have been switched to another model, such as a draft model
             return dry.ask(params)
 
         return measure
@@ -248,17 +251,17 @@ def machine_for(
     staying: Iterable[LoadPlan] = (),
     leaving: Iterable[LoadPlan] = (),
 ) -> Machine:
-    """Return this machine as it is now, changed as described. Its speed is measured if it never was.
+    """Return this machine as it is now, with the described changes. Its speed is measured if it is not known.
 
     workers: see `current_profile`. types: weight types whose kernels are measured; None to measure nothing.
     staying: plans of models that stay loaded. leaving: plans of models that are unloaded first.
     """
     profile = current_profile(dry, workers)
     if described.bandwidth is None and types is not None:
-        with contextlib.suppress(ChildFailed):  # guessed instead; `edgechat doctor` says why
+        with contextlib.suppress(ChildFailed):  # then the speed is guessed, and `edgechat doctor` says why
             profile = with_speeds(profile, types)
     profile = described.over(without_loads(beside(profile, staying), leaving))
-    # Measurements made with this machine's memory do not apply to a different one.
+    # Measurements with this machine's memory bandwidth do not apply to another bandwidth.
     return Machine(profile, Calibration.read() if described.bandwidth is None else Calibration(), dry)
 
 
@@ -272,7 +275,7 @@ def with_speeds(
     with _MEASURING:
         speed = None if refresh else profile.speed
         if not refresh and _is_due(speed, types):
-            speed = cached_speed(profile.cpu) or speed  # another thread may have measured it meanwhile
+            speed = cached_speed(profile.cpu) or speed  # another thread may have measured it in the meantime
         if _is_due(speed, types):
             speed = measure_speed(profile.cpu, profile.memory, types=types, before=speed)
         cards = {
@@ -285,7 +288,7 @@ def with_speeds(
                 continue
             device = card.devices[0]
             if device.startswith("RPC") or device == SIMULATED:
-                continue  # skip it: this would measure the network, or the card does not exist
+                continue  # skip it: measuring would time the network, or the card does not exist
             known = cards.get(device)
             if known is None or _missing(known, types):
                 cards[device] = measure_speed(
@@ -303,7 +306,7 @@ def with_speeds(
 def with_attention(profile: DeviceProfile, shapes: Iterable[AttentionShape]) -> DeviceProfile:
     """Return the profile with the CPU's speed for these attention shapes, measuring it if necessary.
 
-    A failed measurement is not repeated.
+    A measurement that failed before is not repeated.
     """
     speed = profile.speed
     assert speed is not None
@@ -331,7 +334,7 @@ def _key(card: Accelerator) -> str:
 
 
 def in_words(profile: DeviceProfile) -> str:
-    """Return a description of the machine, in one or more lines."""
+    """Return the machine in words, in one or more lines."""
     speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
     text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
     for card in profile.accelerators:
@@ -342,11 +345,11 @@ def in_words(profile: DeviceProfile) -> str:
 
 
 _COPIED = ("_REPACK", amx.NAME)
-"""Name suffixes of buffers that copy weights instead of mapping the file."""
+"""Suffixes in the names of buffers that copy weights instead of mapping the file."""
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine minus the memory that counts as free but is needed by loads that stay.
+    """Return the machine without the memory that counts as free but is needed by models that stay loaded.
 
     Mapped weights count as free (see `device.memory`), but are read for every token.
     """
@@ -370,16 +373,16 @@ def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> Device
 
 
 def mapped_bytes(plan: LoadPlan) -> int:
-    """Return the bytes of RAM that, according to the plan, hold weights mapped from the model's file."""
+    """Return how many bytes of RAM, according to the plan, hold weights mapped from the model's file."""
     in_ram = next((entry.weights_bytes for entry in plan.memory if entry.name == RAM), 0)
     copied = sum(entry.weights for entry in plan.buffers if entry.is_host and entry.name.endswith(_COPIED))
     return max(0, in_ram - copied)
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Return whether a plan is worse, or uses other weights.
+    """Return whether a plan is worse than another, or uses different weights.
 
-    Worse means a shorter context, fewer layers on accelerators, another cache type, or no projector.
+    Worse means a shorter context, fewer layers on accelerators, a different cache type, or no projector.
     """
     return (
         (plan.projector is None and other.projector is not None)

@@ -1,4 +1,4 @@
-"""LoadPlan: everything a load needs, decided in advance, with the reasons."""
+"""LoadPlan: everything that is decided before a load, with the reasons."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgechat.planner.estimate.speed import Forecast, Prediction
 from edgechat.settings import Backend, EngineName, SamplingDefaults
 
 LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
-"""Backend names as shown to users."""
+"""Names of the backends, as shown to users."""
 OWN_LAYERS, NGRAMS = "its own layers (MTP)", "n-grams"
-"""Names of drafters that are not models."""
+"""Names for drafters that are not models."""
 
 
 _NOT_OF_REMOTES = (
@@ -29,31 +29,31 @@ _NOT_OF_REMOTES = (
 
 
 class DeviceMemory(Needs, frozen=True, kw_only=True):
-    """What the load needs in one memory."""
+    """What a load needs in one memory."""
 
     name: str
-    """'RAM', llama.cpp's name for an accelerator, or 'MLX'."""
+    """'RAM', 'MLX', or llama.cpp's name for an accelerator."""
     budget_bytes: int
-    """What was available when the plan was made."""
+    """How many bytes were available when the plan was made."""
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The memory as JSON for programs."""
+        """The memory as JSON, for other programs."""
         first = {"name": self.name, "budget_bytes": self.budget_bytes}
         return {**first, **msgspec.structs.asdict(self), "total_bytes": self.total_bytes}
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantization loss: mean Kullback-Leibler divergence from the unquantized model, in nats."""
+    """Quantization loss: the mean Kullback-Leibler divergence from the unquantized model, in nats."""
 
     value: float
     source: str
     measured: bool = False
-    """Whether the file itself was measured on this machine (`edgechat bench --quality`)."""
+    """Whether this exact file was measured on this machine (`edgechat bench --quality`)."""
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """Another plan that came close, and why it was not chosen."""
+    """Another plan that came close, and the reason why it was not chosen."""
 
     model: str
     quant: str | None
@@ -64,32 +64,32 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DraftKind = Literal["model", "mtp", "eagle3"]
-"""Kind of drafter in a separate file: a small model, or layers that read the target's hidden states."""
+"""A drafter in a separate file: a small model, or layers that read the target's hidden states."""
 
 
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
-    """How to load the file that drafts for a model."""
+    """How to load a separate file that drafts for a model."""
 
     kind: DraftKind = "model"
 
     model_path: str
-    """Empty if it is not on this machine."""
+    """Path of its file; empty if it is not on this machine."""
     model_name: str
     quant: str | None = None
     file_bytes: int = 0
     total_bytes: int = 0
-    """All memory it needs, included in the plan's `memory`."""
+    """All the memory it needs, which is included in the plan's `memory`."""
     forecast: Forecast | None = None
-    """Seconds per drafted token."""
+    """The predicted seconds per drafted token."""
 
 
 class HeadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Drafting with the model's own layers (MTP)."""
 
     total_bytes: int
-    """Weights, cache, buffers, and copies of recurrent states, included in the plan's `memory`."""
+    """Weights, cache, buffers, and copies of recurrent states, all included in the plan's `memory`."""
     gain: float
-    """Expected speedup of replies."""
+    """How much faster replies are expected to be, as a factor."""
 
 
 PORT, API_KEY = "PORT", "API_KEY"
@@ -101,19 +101,19 @@ class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     engine: EngineName
     command: tuple[str, ...]
-    """The command line, with PORT and, if there is no other way to pass the key, API_KEY."""
+    """The command line. It contains PORT, and also API_KEY if there is no other way to pass the key."""
     environment: dict[str, str] = {}
-    """Variables to set for it."""
+    """Environment variables to set for the program."""
     inherited: tuple[str, ...] = ()
-    """Variables it inherits from edgechat's environment, besides those that every program does."""
+    """Environment variables that the program inherits in addition to those that every program inherits."""
     key_variable: str = ""
-    """The variable that holds its API key; '' for none."""
+    """The environment variable that holds the API key; '' for none."""
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
-    """How to load a model; sent to the worker process and shown to users.
+    """How to load a model. Sent to the worker process and shown to users.
 
-    Counts are tokens, sequences or layers; sizes are in bytes.
+    Counts are in tokens, sequences or layers; sizes are in bytes.
     """
 
     model_path: str
@@ -124,51 +124,51 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     file_bytes: int = 0
     n_layers: int = 0
     memory: tuple[DeviceMemory, ...] = ()
-    """By device; RAM first."""
+    """One entry per device, RAM first."""
     checkpoint_bytes: int = 0
-    """Limit for checkpoints of sequences that cannot be truncated; included in `memory`."""
+    """Limit for checkpoints of sequences that cannot be truncated. Included in `memory`."""
     buffers: tuple[Buffer, ...] = ()
-    """Sizes by buffer type, from llama.cpp's own allocator; empty if they are estimated."""
+    """Sizes for each buffer type, from llama.cpp's own allocator; empty if they are only estimated."""
     end_tokens: tuple[int, ...] = ()
-    """Ids that end a reply, in addition to those the backend knows."""
+    """Token ids that end a reply, in addition to those that the backend knows."""
     draft: DraftPlan | None = None
-    """The separate file that drafts, or None."""
+    """A separate file that drafts, or None."""
     head: HeadPlan | None = None
-    """The model's own drafting layers (MTP); None if there are none, or `mtp` is off."""
+    """How the model's own layers (MTP) draft; None if there are none, or if `mtp` is off."""
     ngrams: bool = False
-    """Whether n-grams from the conversation are used as drafts."""
+    """Whether n-grams from the conversation serve as drafts."""
     no_draft: str = ""
-    """Why nothing drafts, or why the requested model does not; a sentence."""
+    """Why there is no drafting, or why the requested model does not draft; a sentence."""
     projector: ProjectorPlan | None = None
-    """None if the model reads only text."""
+    """The projector to load; None if the model reads only text."""
     no_vision: str = ""
-    """Why a model that could see or hear has no projector; a sentence."""
+    """Why a model that could see or hear has no projector, as a sentence."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters with reserved memory; requests use them unless they say otherwise."""
+    """LoRA adapters with reserved memory. They apply to all requests that do not specify otherwise."""
     forecast: Forecast | None = None
-    """Seconds per token before any correction; real runs are compared with it."""
+    """Predicted seconds per token before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
     where: RunConditions | None = None
-    """The conditions that the speed depends on; they are the key for calibration."""
+    """The conditions that the speed depends on, used as the key for calibration."""
     kl_divergence: Divergence | None = None
     defaults: ModelDefaults = ModelDefaults()
-    """Defaults stored beside the file, in Ollama's store."""
+    """Defaults from Ollama's store, for a file that is in there."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """The options recommended by the model's makers, overridden by those in settings.toml."""
+    """The sampling options that the model's makers recommend, overridden by those in settings.toml."""
     thinking_sampling: SamplingDefaults | None = None
-    """The same with thinking on; None if no different."""
+    """The same options with thinking on; None if they are no different."""
     answering_sampling: SamplingDefaults | None = None
-    """The same with thinking off."""
+    """The same options with thinking off; None if they are no different."""
     notes: tuple[str, ...] = ()
-    """Requests that could not be met."""
+    """Sentences about requests that could not be met."""
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     anyway: bool = False
-    """Load it even if it does not seem to fit."""
+    """Load the model even if it does not seem to fit."""
     remote: HostedModel | None = None
-    """The model on another server, for which only the context is planned. None if it runs here."""
+    """A model on another server, for which only the context is planned. None if the model runs here."""
     program: ProgramPlan | None = None
-    """The program that is started as that server. Its load is planned too."""
+    """A program to start as that server; its load is planned as well."""
 
     def for_draft(self) -> LoadPlan | None:
         """Return the plan for loading the draft model, or None if there is none."""
@@ -187,12 +187,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> ModelKind:
-        """The kind of model it is loaded as."""
+        """The kind of model that it is loaded as."""
         return "reranking" if self.reranks else "embedding" if self.embeddings else "chat"
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Names of the drafters, for users."""
+        """The names of the drafters, as shown to users."""
         model = (self.draft.model_name,) if self.draft is not None else ()
         return (*model, *[OWN_LAYERS] * self.mtp, *[NGRAMS] * self.ngrams)
 
@@ -204,22 +204,25 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def compute_bytes(self) -> int:
-        """Size of the compute buffers in all memories."""
+        """Total size of the compute buffers in bytes, on all devices."""
         return sum(memory.compute_bytes for memory in self.memory)
 
     @property
     def total_bytes(self) -> int:
-        """All memory that the load needs."""
+        """All the memory that the load needs, in bytes."""
         return sum(memory.total_bytes for memory in self.memory)
 
 
 def params_of(other: LoadParams) -> dict[str, Any]:
-    """Return the fields of LoadParams by name, without those of a subclass."""
+    """Return the fields of LoadParams, keyed by name, without those that a subclass adds."""
     return {name: getattr(other, name) for name in LoadParams.__struct_fields__}
 
 
 def as_json(plan: LoadPlan) -> dict[str, Any]:
-    """Return a plan as JSON for programs: sizes in bytes, times in milliseconds, unknown values null."""
+    """Return a plan as JSON for other programs.
+
+    Sizes are in bytes, times in milliseconds, and unknown values are null.
+    """
     values = {
         "model": plan.model_name,
         "path": plan.model_path or None,
@@ -281,6 +284,6 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "remote": msgspec.to_builtins(plan.remote),
         "program": msgspec.to_builtins(plan.program),
     }
-    if plan.remote is not None:  # the server decides these
+    if plan.remote is not None:  # decided by the server
         values |= dict.fromkeys(_NOT_OF_REMOTES)
     return values

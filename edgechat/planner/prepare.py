@@ -1,4 +1,4 @@
-"""The planner's front door: from a model name to a LoadPlan, or to a survey of all matching files."""
+"""The planner's entry points: from a model name to a LoadPlan, or to a survey of all matching files."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ def prepare(
     described: MachineDescription = MachineDescription(),  # noqa: B008  (it is frozen)
     must_run: bool = True,
 ) -> LoadPlan:
-    """Return how to load `model`, a path or a catalogue name, on this machine now.
+    """Return how to load `model`, given as a path or a catalogue name, on this machine as it is now.
 
     The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
-    models that stay loaded beside it. leaving: plans of models that are unloaded first.
-    described, must_run: for models that another program runs; see `engine_plan`.
-    Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError,
-    OptionWithoutEffect, or NotADraft if a requested draft model cannot draft.
+    models that stay loaded beside it. leaving: plans of models that are unloaded first. described, must_run:
+    only for models that another program runs; see `engine_plan`.
+
+    Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError or
+    OptionWithoutEffect; also NotADraft if a requested draft model cannot draft.
     """
     engine, name = split_engine(model)
     config = settings.load()
@@ -92,14 +93,14 @@ def _prepared(
     leaving: Sequence[LoadPlan],
     described: MachineDescription,
 ) -> LoadPlan:
-    """Return how edgechat itself loads a model; see `prepare`."""
+    """Return the plan for a model that edgechat itself loads; see `prepare`."""
     entry = resolve(model).entry
     insists = request.draft is not None
     request = with_settings(request, config)
-    with DryRun() as dry:  # it starts while the headers are read
+    with DryRun() as dry:  # the process starts while the headers are read
         known = variants(model, offline=True, local=True)
         for file in known:
-            with contextlib.suppress(ModelFileError):  # this file may not be chosen anyway
+            with contextlib.suppress(ModelFileError):  # this file may not be the one that is chosen
                 file.header()
         workers = request.workers or ()
         machine = machine_for(dry, described, workers=workers, types=None, staying=staying, leaving=leaving)
@@ -121,7 +122,7 @@ def _prepared(
 
 
 def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> tuple[LoadPlan, Variant]:
-    """Return the plan for the best of the files, and that file. Raises DoesNotFit."""
+    """Return the plan for the best of these files, and that file. Raises DoesNotFit."""
     if len(files) > 1:
         chosen = choose((rate(file, machine, request) for file in files), request)
         if chosen is not None and chosen.plan is not None:
@@ -130,18 +131,18 @@ def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> t
 
 
 _SURE = 5
-"""Number of top-ranked models that get a dry run; for the others, memory is estimated."""
+"""How many top-ranked models get a dry run. For the others, memory is estimated."""
 
 
 def one_model(
     name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
 ) -> SurveyFindings:
-    """Rate every file of a model for a machine. insists: see `with_draft`.
+    """Rate every file of a model on a machine. insists: see `with_draft`.
 
     Raises ModelNotFound, ModelFileError, BackendMissing, HubError or SettingsError; for a requested draft
     model, also NotADraft or DoesNotFit.
     """
-    with DryRun() as dry:  # it starts while the files are found
+    with DryRun() as dry:  # the process starts while the files are found
         files = variants(name, offline=offline)
         machine = machine_for(dry, described, workers=request.workers or ())
         files = runnable(files, machine.profile, request)
@@ -165,7 +166,7 @@ def _headers(files: Sequence[Variant]) -> Iterator[ModelHeader]:
 
 
 def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
-    """Rate the best file of every catalogue model for a machine, without using the network.
+    """Rate the best file of every catalogue model on a machine, without using the network.
 
     Raises BackendMissing.
     """
@@ -175,7 +176,7 @@ def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFin
 
 
 def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
-    """Rate the catalogue and the given local models for this machine, without using the network."""
+    """Rate the catalogue and these local models on this machine, without using the network."""
     with _catalogue_on(MachineDescription(), request) as (models, machine):
         options = _ranked(models, machine, request)
         here: dict[Path, RankedFile] = {}
@@ -200,7 +201,7 @@ def _catalogue_on(
 
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Return each model's best file, best first; equals stay in catalogue order."""
+    """Return the best file of each model, best first; models that rank equally stay in catalogue order."""
     best = {
         number: option
         for number, files in enumerate(models)

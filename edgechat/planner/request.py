@@ -1,4 +1,4 @@
-"""Plan request: the user's choices, which override the planner's."""
+"""Plan request: choices that the user makes instead of the planner."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from edgechat.settings import AttentionWish, Backend, RuntimeQuant, Settings
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
 FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKENDS.items()}
 ENOUGH = 8192
-"""Tokens of context that a conversation needs."""
+"""How many tokens of context a conversation needs."""
 READABLE = 5.0
-"""Tokens per second, about 230 words per minute; people read faster than anything slower."""
+"""Speed in tokens per second, about 230 words per minute. Anything slower is slower than people read."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's choices for a plan; None leaves a choice to the planner."""
+    """The user's choices for a plan. Those that are None are left to the planner."""
 
     context: int | None = None
-    """In tokens."""
+    """Length of the context in tokens."""
     cache_type: CacheType | None = None
     threads: int | None = None
     min_tps: float | None = None
-    """Quantizations and models below this many tokens per second are not chosen."""
+    """Quantizations and models that are slower than this are not chosen, in tokens per second."""
     clients: int | None = None
-    """Number of clients that send requests at the same time."""
+    """Number of clients that may send requests at the same time."""
     quality: QualityClass | None = None
-    """Minimum quality of a quantization; None: good, or worse if nothing else fits."""
+    """Minimum quality of the quantization. If None: good, or lower if nothing else fits."""
     draft: str | None = None
-    """The drafter: 'auto' (like None), 'none', 'ngram', 'mtp', or a model's name or path."""
+    """The drafter: 'auto' (the same as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
     attention: AttentionWish | None = None
     """Kind of attention for GGUF chat models; None to follow settings.toml."""
     anyway: bool = False
@@ -42,19 +42,19 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend | None = None
     """The only backend to consider."""
     vision: bool = True
-    """Whether the model's projector is downloaded and loaded too, so that it can see or hear."""
+    """Whether to download and load the model's projector too, so that it can see or hear."""
     adapters: tuple[str, ...] | None = None
-    """LoRA adapters, as FILE or NAME:SCALE; None: the usual ones."""
+    """LoRA adapters, as FILE or NAME:SCALE; None for the usual ones."""
     usual_adapters: tuple[str, ...] = ()
-    """Adapters for every model that they fit; () for those in settings.toml."""
+    """Adapters to use with every model that they fit; if empty, those in settings.toml."""
     workers: tuple[str, ...] | None = None
     """Addresses of machines that lend their memory (`ssh://host`)."""
     runtime_quant: RuntimeQuant | None = None
-    """How Transformers, if it runs the model, quantizes the weights while loading them."""
+    """How Transformers, if it runs the model, quantizes weights during loading."""
     prefers: Backend | None = None
-    """The backend to prefer if there is a choice, from settings.toml."""
+    """Preferred backend if there is a choice, from settings.toml."""
     is_strict: bool = True
-    """Whether options without effect are refused; otherwise they are noted."""
+    """Whether options without effect raise an error; otherwise the plan notes them."""
 
 
 DEFAULT_REQUEST = PlanRequest()
@@ -70,11 +70,11 @@ _OPTIONS: Mapping[str, str] = {
     "workers": "--with",
     "anyway": "--load-anyway",
 }
-"""Maps fields to command line options."""
+"""Maps fields to their command line options."""
 
 
 def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
-    """Return the request with missing values filled in from settings.toml."""
+    """Return the request, taking missing values from settings.toml."""
     return msgspec.structs.replace(
         request,
         context=config.context if request.context is None else request.context,
@@ -90,10 +90,10 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
 def without_effect(
     request: PlanRequest, config: Settings, effective: Collection[str], name: str, runner: str
 ) -> tuple[str, ...]:
-    """Return notes on options that have no effect on a model that edgechat does not load itself.
+    """Return notes about options that have no effect on a model that edgechat does not load itself.
 
     effective: fields that do have an effect. name: the model. runner: the program that runs it. Raises
-    OptionWithoutEffect for command line options, if the request is strict.
+    OptionWithoutEffect for such options on the command line, if the request is strict.
     """
     request = msgspec.structs.replace(request, adapters=request.adapters or request.usual_adapters or None)
     given = [

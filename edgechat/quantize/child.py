@@ -1,4 +1,4 @@
-"""Child process for one step of making a model file: hours of native code that can be killed."""
+"""Child process for one step of making a model file: native code that may run for hours and can be killed."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _PROBE = 256
 
 
 class Pace:
-    """Reports a step's progress and the time left."""
+    """Reports a step's progress and the estimated time left."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._what, self._begun = "", 0.0
 
     def __call__(self, what: str, share: float) -> None:
-        """Report which share of `what` is done."""
+        """Report how much of `what` is done, as a fraction."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._begun = what, now
@@ -59,7 +59,7 @@ class Pace:
 
 
 def dry_run(step: DryStep) -> TargetTypes:
-    """Ask llama.cpp which types it would choose."""
+    """Ask llama.cpp which types it would choose for each level."""
     importance: dict[str, Floats] | None = {} if step.has_importance else None
     plans = (
         target_types(Path(step.source), QuantizeParams(file_type=number, importance=importance))
@@ -69,7 +69,7 @@ def dry_run(step: DryStep) -> TargetTypes:
 
 
 def compute_imatrix(step: ImatrixStep, pace: Pace) -> Done:
-    """Compute an importance matrix from a user's text, or from every other chunk of the shipped one."""
+    """Compute an importance matrix from the user's text, or from every other chunk of the shipped text."""
     sums = ActivationSums()
     with TextReader(Path(step.source), step.load, on_operation=sums.on_operation) as reader:
         chunks = _chunks(reader, step.text, CHUNK)
@@ -88,7 +88,7 @@ def compute_imatrix(step: ImatrixStep, pace: Pace) -> Done:
 
 
 def probe(step: ProbeStep, pace: Pace) -> TensorOptions:
-    """Measure what each type costs for each tensor."""
+    """Measure how much loss each type causes in each tensor."""
     weights = SourceWeights(map(Path, step.sources))
     addresses = WeightAddresses(step.tensors)
     importance = read_imatrix(Path(step.imatrix)).importance()
@@ -127,7 +127,7 @@ def write(step: WriteStep, pace: Pace) -> Done:
 
 
 def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | int]:
-    """Return the metadata about the matrix that llama-quantize writes."""
+    """Return the same metadata about the matrix that llama-quantize writes."""
     return {
         "quantize.imatrix.file": Path(path).name,
         "quantize.imatrix.dataset": matrix.dataset,
@@ -137,7 +137,7 @@ def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | in
 
 
 def measure(step: MeasureStep, pace: Pace) -> MeasuredLosses:
-    """Measure the loss of files relative to the source, on chunks that no importance matrix has seen."""
+    """Measure the loss of files relative to the source, on chunks not used for any importance matrix."""
     totals = [0.0] * len(step.files)
     with ExitStack() as stack:
         base = stack.enter_context(TextReader(Path(step.source), step.load))
@@ -183,7 +183,7 @@ def take(task: QuantizeTask, tell: Tell) -> msgspec.Struct:
 
 
 def _text(path: str) -> Path:
-    """Return the path of a text; '' stands for the shipped one."""
+    """Return the path of a text; '' means the shipped one."""
     return Path(path) if path else shipped_text()
 
 

@@ -1,4 +1,4 @@
-"""Importance matrices in llama-imatrix's GGUF format: NAME.in_sum2 and NAME.counts for each weight."""
+"""Importance matrices in llama-imatrix's GGUF format, with NAME.in_sum2 and NAME.counts for each weight."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _CHUNKS, _CHUNK_SIZE, _DATASETS = "imatrix.chunk_count", "imatrix.chunk_size", "
 
 @dataclass(frozen=True, slots=True)
 class ImportanceMatrix:
-    """Sums of squared activations, and how they were collected."""
+    """Sums of squared activations, and information on how they were collected."""
 
     squares: Mapping[str, Floats]
-    """[n_matrices, n_columns] by weight name."""
+    """Arrays [n_matrices, n_columns], keyed by weight name."""
     counts: Mapping[str, Floats]
-    """How many rows were added: [n_matrices], or [1] for all."""
+    """How many rows were added to each sum: [n_matrices], or [1] if the same for all."""
     dataset: str
-    """The text's name."""
+    """The name of the text that was used."""
     n_chunks: int
     chunk_size: int
 
     def importance(self) -> dict[str, Floats]:
-        """Return the mean squares that a quantizer needs, by weight; 1 for experts that were never used."""
+        """Return the mean squares that a quantizer needs, keyed by weight name; 1 for unused experts."""
         means: dict[str, Floats] = {}
         for name, squares in self.squares.items():
             counts = self.counts[name][:, None]
@@ -43,7 +43,7 @@ class ImportanceMatrix:
 
 
 def write_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
-    """Write a file. Raises OSError."""
+    """Write a matrix to a file. Raises OSError."""
     metadata: dict[str, Value] = {
         "general.type": "imatrix",
         _DATASETS: GgufArray("string", 1, (matrix.dataset,)),
@@ -70,7 +70,7 @@ def write_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:
-    """Read an untrusted file. Raises ModelFileError."""
+    """Read a matrix from an untrusted file. Raises ModelFileError."""
     header = read_header(path)
     if header.text("general.type") != "imatrix":
         raise _damaged(path, "it is not an importance matrix")

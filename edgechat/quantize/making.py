@@ -1,7 +1,7 @@
 """Makes a quantized model file, step by step, in child processes.
 
 Files are written to a folder that no model list includes, and renamed once they are complete and on disk. If
-the process is interrupted, no model appears; the next import or quantization removes the remains.
+the process is interrupted, no model appears, and the next import or quantization removes the leftovers.
 """
 
 from __future__ import annotations
@@ -66,27 +66,29 @@ _UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.I32)
 PLAIN_LEVELS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
 """Levels to compare a mixture with, smallest first."""
 _READ = 512
-"""Tokens per call when reading a text."""
+"""Number of tokens per call when a model reads a text."""
 _METADATA = 1 << 16
-"""Bytes reserved for added metadata and padding."""
+"""Bytes to reserve for added metadata and padding."""
 _TRIES = 4
 _CLOSE = 0.9
-"""Share of the requested loss that is close enough."""
+"""A result counts as close enough from this fraction of the requested loss upwards."""
 _HINT = "Check `edgechat doctor` and the free memory, and try a smaller model."
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """A request for a level, a size or a loss, or for an importance matrix alone."""
+    """A request for a given level, size or loss, or just for an importance matrix."""
 
     model: str
     level: str | None = None
     n_bytes: int | None = None
-    """Maximum size of the file."""
+    """Maximum size of the file in bytes."""
     loss: float | None = None
     """Maximum mean divergence, in nats."""
     imatrix: str | None = None
-    """A text, or a matrix in GGUF; '' for the shipped text. None: no matrix if a level is given."""
+    """The path of a text or of a matrix in GGUF format, or '' for the shipped text. If None, a level is made
+    without a matrix.
+    """
     save_imatrix: Path | None = None
     name: str | None = None
     keep_split: bool = False
@@ -100,16 +102,16 @@ class QuantizedModel:
     path: Path
     name: str
     level: str
-    """The quantization level, or the nearest one in size."""
+    """The requested quantization level, or the one nearest in size."""
     size: int
     source_size: int
     types: Mapping[str, str]
     """The type of each quantized tensor."""
     sizes: Mapping[str, int]
     loss: float | None = None
-    """As measured, or None."""
+    """The measured loss, or None."""
     rival: tuple[str, int, float] | None = None
-    """A plain level that is no larger, with its size and loss."""
+    """The plain level that was compared with the mixture, with its size and loss."""
 
 
 class Source:
@@ -141,13 +143,13 @@ class Source:
         return any(tensor.type not in _UNQUANTIZED for tensor in self.header.tensors)
 
     def file_size(self, types: Mapping[str, str]) -> int:
-        """Return the approximate size, in bytes, of a file with these types."""
+        """Return the approximate size in bytes of a file with these types."""
         overhead = self.header.file_size - self.header.weights_bytes + _METADATA
         return overhead + sum(sizes_of(self.header, types).values())
 
 
 def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
-    """Return the size of each tensor, in bytes, with these types."""
+    """Return the size in bytes that each tensor has with these types."""
     return {
         tensor.name: GgmlType[kind].row_bytes(tensor.n_elements)
         if (kind := types.get(tensor.name, ""))
@@ -164,7 +166,7 @@ def level_types(source: Source, levels: Iterable[str], *, has_importance: bool) 
 
 
 def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel | None:
-    """Make the model file, or only the matrix. Raises EdgechatError, leaving no file behind."""
+    """Make the model file, or just the matrix. Raises EdgechatError and leaves no file behind on failure."""
     folder = locations.own_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -229,7 +231,7 @@ class _Maker:
         return self._finish(file, level, types)
 
     def _dequantize(self) -> None:
-        """Convert a quantized source to 16 bits, because the search rounds floating-point numbers."""
+        """Convert a quantized source to 16 bits, as the search has to start from floating-point numbers."""
         (types,) = level_types(self._source, ["F16"], has_importance=False)
         self._check_disk(self._source.file_size(types))
         (file,) = self._write("source", "F16", {})
@@ -295,7 +297,7 @@ class _Maker:
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
-        # The mixture is smaller than any level, or exactly a level.
+        # The mixture is smaller than any level, or identical to a level.
         if self._source.file_size(rivals[rival]) > n_bytes or types.items() <= rivals[rival].items():
             (loss,) = self._measure(mixed)
             return self._finish(mixed, rival, types, loss)
@@ -309,7 +311,7 @@ class _Maker:
     def _of_loss(
         self, loss: float, options: Options, rivals: Mapping[str, Mapping[str, str]]
     ) -> QuantizedModel:
-        """Correct the predicted loss by measuring files, until one is close enough below `loss`."""
+        """Measure files and correct the predicted loss, until one is at most `loss` and close to it."""
         best: tuple[list[Path], dict[str, str], float] | None = None
         correction, least = 1.0, float("inf")
         for number in range(_TRIES):
@@ -338,12 +340,12 @@ class _Maker:
         return self._finish(files, self._nearest(types, rivals), types, measured)
 
     def _size_of(self, options: Options, types: Mapping[str, str]) -> int:
-        """Return the size of a file, in bytes, without the tensors that have options."""
+        """Return the size in bytes of a file, not counting the tensors that have options."""
         sizes = sizes_of(self._source.header, types)
         return self._source.file_size(types) - sum(sizes[name] for name in options)
 
     def _nearest(self, types: Mapping[str, str], rivals: Mapping[str, Mapping[str, str]]) -> str:
-        """Return the largest level that is no larger than a mixture, or else the smallest level."""
+        """Return the largest level that is no larger than this mixture, or else the smallest level."""
         size = self._source.file_size(types)
         smaller = [level for level, plain in rivals.items() if self._source.file_size(plain) <= size]
         return smaller[-1] if smaller else next(iter(rivals))
@@ -351,7 +353,7 @@ class _Maker:
     def _write(
         self, name: str, level: str, types: Mapping[str, str], *, keep_split: bool = False
     ) -> list[Path]:
-        """Write a file; return it or its shards."""
+        """Write a file and return its path, or the paths of its shards."""
         target = self._draft / (name if keep_split else f"{name}.gguf")
         step = WriteStep(
             source=str(self._source.path),
@@ -380,7 +382,7 @@ class _Maker:
         loss: float | None = None,
         rival: tuple[str, int, float] | None = None,
     ) -> QuantizedModel:
-        """Check the files and rename them. The first one comes last, as it makes them a model."""
+        """Check the files and rename them. The first file is renamed last, because it makes them a model."""
         self._tell("saving")
         header = read_model(files[0])
         if {tensor.name for tensor in header.tensors} != {t.name for t in self._source.header.tensors}:
@@ -415,7 +417,7 @@ class _Maker:
         )
 
     def _default_name(self, level: str) -> str:
-        """Return a name for the new model: a free one for a mixture, which took minutes to make."""
+        """Return a name for the new model; a mixture takes minutes to make, so its name must be free."""
         if self._request.level is not None:
             return f"{self._source.base_name}-{level}"
         names = (
@@ -446,7 +448,7 @@ def _of_safetensors(name: str, folder: str) -> NotQuantized:
 
 
 def reading_params(path: Path, threads: int | None = None) -> LoadParams:
-    """Return parameters for loading a model to read a text: the planner's, but with little context.
+    """Return parameters for loading a model to read a text: the planner's choice, but with a short context.
 
     Raises DoesNotFit.
     """
@@ -499,7 +501,7 @@ def chosen_types(chosen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _for_loss(options: Options, loss: float) -> dict[str, Any]:
-    """Return the smallest choice with at most this predicted loss, by bisecting the size."""
+    """Return the smallest choice whose predicted loss is at most `loss`, found by bisecting the size."""
     low, high = least_bytes(options), sum(max(o.n_bytes for o in choices) for choices in options.values())
     while high - low > high // 2000:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Tensor types: llama.cpp's named mixtures, and mixtures with the smallest loss for a given size."""
+"""Tensor types: llama.cpp's named mixtures, and mixtures with the smallest loss at a given size."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 
 _NOTHING = 1e-7
-"""Nats that are not worth a byte, as for weights that already lie on a type's grid."""
+"""Differences in loss (in nats) that are not worth a single byte, as for weights already on a type's grid."""
 
 
 class TensorOption(msgspec.Struct, frozen=True):
     """A type that a tensor can have."""
 
     type: str
-    """The name in `GgmlType`."""
+    """Its name in `GgmlType`."""
     n_bytes: int
     loss: float
-    """The tensor's share of the divergence, in nats."""
+    """How much of the divergence the tensor causes with this type, in nats."""
 
 
 Options = Mapping[str, Sequence[TensorOption]]
@@ -62,7 +62,7 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
 
 
 def _hull(choices: Sequence[TensorOption]) -> list[TensorOption]:
-    """Return the options on the lower convex hull, from small to large. Each step saves less per byte."""
+    """Return the options on the lower convex hull, smallest first. Each step saves less loss per byte."""
     hull: list[TensorOption] = []
     for option in sorted(choices, key=lambda option: (option.n_bytes, option.loss)):
         if hull and option.loss >= hull[-1].loss:
@@ -99,13 +99,13 @@ _SHORT_TYPES = (
     GgmlType.Q5_1,
     GgmlType.Q8_0,
 )
-"""For rows whose length is not a multiple of 256."""
+"""Types for tensors whose row length is not a multiple of 256."""
 _KEPT = re.compile(r"\bssm_out\.weight$")
 """Tensors in recurrent layers that need at least 8 bits."""
 
 
 def level_named(text: str) -> str:
-    """Return the level for a name in any spelling, such as 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
+    """Return the level that a user means, such as 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
     name = canonical(text.strip().replace("-", "_"))
     name = _ALIASES.get(name, name)
     if name in LEVELS:
@@ -116,7 +116,7 @@ def level_named(text: str) -> str:
 
 
 def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:
-    """Return the possible types of a tensor. The last is the source's own type, or F16 for F32."""
+    """Return the types that a tensor can have. The last is the source's own type, or F16 instead of F32."""
     own = GgmlType.F16 if tensor.type is GgmlType.F32 else tensor.type
     columns = tensor.shape[0]
     if _KEPT.search(tensor.name):

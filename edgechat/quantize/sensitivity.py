@@ -1,10 +1,10 @@
-"""Measures, in a loaded model, what it costs to store a tensor in a type.
+"""Measures, in a loaded model, how much loss it causes to store a tensor in a given type.
 
 The loss grows with the error in the tensor's output, whatever type causes it. That error is the sum of the
-squared differences of weights, with each column weighted by its importance. It is computed for each type, on
-a sample of rows, but only one type is tried in the model: tensors of one kind in neighboring layers are
-rounded, and the divergence of the predictions is measured. Divergence divided by error is the sensitivity of
-these tensors.
+squared differences between weights, with each column weighted by its importance. It is computed for each
+type, on a sample of rows, but only one type is tried in the model: tensors of the same kind in neighboring
+layers are rounded, and the divergence of the predictions is measured. The sensitivity of these tensors is the
+divergence divided by the error.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from edgechat.native.tensors import rounded
 from edgechat.quantize.mixtures import TensorOption, types_for
 
 _SAMPLE = 1 << 18
-"""Sample size per tensor, in weights."""
+"""How many weights are sampled per tensor."""
 _PROBE_ERROR = 5e-3
-"""Relative error at which groups are probed: small enough to add up, but far above the error of Q8_0."""
+"""Relative error at which groups are probed: losses still add up, but it is far above the error of Q8_0."""
 
 
 class WeightAddresses:
@@ -42,7 +42,7 @@ class WeightAddresses:
         self.found: dict[str, int] = {}
 
     def on_operation(self, address: int, _ask: bool) -> bool:
-        """Handle a `cb_eval` callback without asking for data."""
+        """Handle a `cb_eval` callback, without asking for the operation's data."""
         tensor = tensors.at(address)
         for source in tensor.src[:2]:
             if source:
@@ -73,7 +73,10 @@ class Probe:
     def options(
         self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
     ) -> dict[str, list[TensorOption]]:
-        """Return what the types cost for each tensor. tell: called with the step and the share done."""
+        """Return how much loss each type causes in each tensor.
+
+        tell: called with the current step and the fraction done.
+        """
         errors: dict[str, dict[GgmlType, float]] = {}
         for number, name in enumerate(names):
             tell("computing the errors of types", number / len(names))
@@ -88,7 +91,7 @@ class Probe:
             tell("measuring what the model loses by each group of tensors", number / len(groups))
             sensitivity = self._sensitivity(group, errors)
             sensitivities |= dict.fromkeys(group, sensitivity)
-        # Assume average sensitivity for tensors that no operation has used (an unused expert, a head).
+        # Assume average sensitivity for tensors not used in any operation (an unused expert, a head).
         usual = float(np.median(list(sensitivities.values()))) if sensitivities else 1.0
         return {
             name: [
@@ -99,7 +102,7 @@ class Probe:
         }
 
     def _error(self, name: str, sample: Floats, kind: GgmlType) -> float:
-        """Return the squared error in a tensor's output, relative to the output."""
+        """Return the squared error in a tensor's output, as a fraction of the output."""
         importance = self._importance_of(name, len(sample))
         difference = rounded(sample, kind, importance, self._threads) - sample
         weight = importance[:, None, :] if importance is not None else np.float32(1)
@@ -143,7 +146,7 @@ def _distance(error: float) -> float:
 
 
 def _groups(names: Sequence[str], n_groups: int) -> Iterator[tuple[str, ...]]:
-    """Yield about `n_groups` groups of tensors of the same kind in neighboring layers."""
+    """Yield about `n_groups` groups, each with tensors of the same kind in neighboring layers."""
     size = max(1, -(-len(names) // n_groups))
 
     def kind_of(name: str) -> str:
@@ -162,7 +165,7 @@ UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 
 
 class SourceWeights:
-    """Memory-mapped weights of a GGUF file or its shards; their types must be UNQUANTIZED."""
+    """Memory-mapped weights in a GGUF file or its shards. Their types must be in UNQUANTIZED."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Read the headers of all shards. Raises ModelFileError."""
@@ -180,7 +183,10 @@ class SourceWeights:
         return np.memmap(path, np.uint8, "r", offset, (self.tensors[name].n_bytes,))
 
     def floats(self, name: str, n_rows: int = 0) -> Floats:
-        """Return a tensor as [n_matrices, n_rows, n_columns]; n_rows: size of an even sample, 0 for all."""
+        """Return a tensor as [n_matrices, n_rows, n_columns].
+
+        n_rows: number of rows to sample evenly; 0 for all.
+        """
         tensor = self.tensors[name]
         _, rows, *others = tensor.shape
         data = self.raw(name).reshape(int(np.prod(others, dtype=np.int64)), rows, -1)
@@ -190,7 +196,7 @@ class SourceWeights:
 
 
 def packed(weights: Floats, kind: GgmlType) -> npt.NDArray[np.uint8]:
-    """Encode weights in an UNQUANTIZED type."""
+    """Encode weights in a type from UNQUANTIZED."""
     if kind is GgmlType.BF16:
         bits = weights.view(np.uint32)
         rounded = bits + (0x7FFF + (bits >> 16 & 1))

@@ -1,4 +1,4 @@
-"""Steps of making a model file: the messages to the child process, and its answers."""
+"""The steps of making a model file: messages to the child process, and its answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgechat.quantize.mixtures import TensorOption
 
 
 class DryStep(msgspec.Struct, frozen=True, tag=True):
-    """Find the types that llama.cpp would choose for some levels."""
+    """Find the types that llama.cpp would choose for each of some levels."""
 
     source: str
     file_types: tuple[int, ...]
@@ -28,7 +28,7 @@ class ImatrixStep(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProbeStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure what types cost for the tensors of an unquantized source."""
+    """Measure how much loss different types cause in the tensors of an unquantized source."""
 
     sources: tuple[str, ...]
     """The paths of all shards."""
@@ -40,7 +40,7 @@ class ProbeStep(msgspec.Struct, frozen=True, tag=True):
     n_groups: int = 64
     """Approximate number of groups to probe."""
     n_chunks: int = 2
-    """Chunks of 256 tokens, half of which are scored."""
+    """Number of chunks (256 tokens each, half of them scored)."""
 
 
 class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -52,36 +52,36 @@ class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     threads: int
     imatrix: str = ""
     types: dict[str, str] = {}
-    """Types that override the level's, by tensor."""
+    """Types that override the level's, keyed by tensor."""
     metadata: dict[str, str | int | float] = {}
     keep_split: bool = False
 
 
 class MeasureStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure the divergence of files from the source."""
+    """Measure how far the predictions of files diverge from those of the source."""
 
     source: str
     files: tuple[str, ...]
     load: LoadParams
     text: str
     n_chunks: int = 8
-    """Chunks of 512 tokens, half of which are scored."""
+    """Number of chunks (512 tokens each, half of them scored)."""
 
 
 class QuantizeTask(msgspec.Struct, frozen=True, tag=True):
-    """A step for one child process."""
+    """A request to run one step in a child process."""
 
     step: DryStep | ImatrixStep | ProbeStep | WriteStep | MeasureStep
 
 
 class TargetTypes(msgspec.Struct, frozen=True, tag=True):
-    """For each level, each tensor's type as named in `GgmlType`, or '' if it keeps its own."""
+    """Each tensor's type at each level, as named in `GgmlType`, or '' if its type stays the same."""
 
     types: list[dict[str, str]]
 
 
 class TensorOptions(msgspec.Struct, frozen=True, tag=True):
-    """Possible types and their costs, by tensor."""
+    """Possible types and their costs, keyed by tensor."""
 
     options: dict[str, list[TensorOption]]
 
@@ -93,7 +93,7 @@ class MeasuredLosses(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The file has been written."""
+    """Reports that the file has been written."""
 
 
 StepAnswer = BenchProgress | BenchFailure | TargetTypes | TensorOptions | MeasuredLosses | Done

@@ -1,12 +1,12 @@
-"""Budget: how much memory a load may take on each device; and layouts: which layers go where.
+"""Budget: how much memory a load may take on each device. Layouts: which layers go where.
 
 The budget is the memory that is free now, minus a margin. A card that shares the machine's memory has its own
 limit, but what it holds also counts as RAM. Swap never counts.
 
 Cards are filled from the last layer backwards, best card first: llama.cpp offloads the last layers, along
 with the output. For mixtures of experts, two layouts are tried: as many whole layers on the cards as fit, or
-all layers with the experts of some left in RAM. Experts are most of the bytes, but each token reads only a
-few.
+all layers on the cards with some of their experts in RAM. Most of the bytes belong to experts, but each token
+reads only a few of them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from edgechat.planner.estimate.shape import ModelShape, PlacedPart
 
 RAM = "RAM"
 MLX = "MLX"
-"""Name of an Apple GPU when MLX uses it."""
+"""What an Apple GPU is called when MLX uses it."""
 SPARE = 0.1
-"""Share of free RAM left to other programs, unless more context is requested."""
+"""Fraction of free RAM to leave for other programs, unless the user requests more context."""
 _CARD_MARGIN = 512 * 2**20
 _CARD_SHARE = 0.1
 
@@ -41,11 +41,11 @@ class Needs(msgspec.Struct, frozen=True):
     cache_bytes: int = 0
     compute_bytes: int = 0
     program_bytes: int = 0
-    """For the process itself; in RAM only."""
+    """Memory for the process itself, which is always in RAM."""
     checkpoint_bytes: int = 0
-    """In RAM only."""
+    """Memory for checkpoints, which are always in RAM."""
     projector_bytes: int = 0
-    """Weights and buffers of the projector, and in RAM the picture itself."""
+    """Weights and buffers of the projector. In RAM, this includes the picture itself."""
     adapter_bytes: int = 0
 
     @property
@@ -69,17 +69,17 @@ class Needs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a load needs besides its weights, in bytes."""
+    """What a load needs in addition to its weights, in bytes."""
 
     cache: Sequence[int]
-    """Per layer."""
+    """The cache of each layer."""
     compute: int
-    """Per device."""
+    """The compute buffer on each device."""
     output: int
-    """Rows of logits, in RAM."""
+    """Rows of logits, which are in RAM."""
     program: int
     drafting: int = 0
-    """For drafting with the model's own layers, on the output's device."""
+    """Memory for drafting with the model's own layers, on the same device as the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +87,20 @@ class Card:
     """An accelerator that a load may use."""
 
     name: str
-    """llama.cpp's name, or 'MLX'."""
+    """llama.cpp's name for it, or 'MLX'."""
     accelerator: Accelerator
     taken: int = 0
-    """Bytes taken by another load in the same process."""
+    """Bytes that another load in the same process takes."""
 
     @property
     def budget(self) -> int:
-        """Bytes available to a load: free memory minus a margin for drivers and screens."""
+        """How many bytes a load may take: free memory minus a margin for drivers and screens."""
         free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
     @property
     def own(self) -> int:
-        """Free memory of its own, separate from RAM, in bytes."""
+        """The device's own free memory, separate from RAM, in bytes."""
         return max(0, self.accelerator.own - self.taken)
 
 
@@ -110,23 +110,23 @@ class Budget:
 
     memory: Memory
     cards: tuple[Card, ...] = ()
-    """Best card last; it gets the last layers and the output."""
+    """The cards, best one last. The last card gets the last layers and the output."""
 
     @classmethod
     def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
-        """Return a machine's budget; its cards depend on the format."""
+        """Return a machine's budget. The format determines which cards are included."""
         if format == "mlx":
             card = profile.mlx_card
             return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
         usable = [gpu for gpu in profile.accelerators if gpu.usable and gpu.free > 0]
-        # The best card, which is filled first, comes last: local rather than remote, with memory of its own
-        # rather than shared, and then the one with more free memory.
+        # The best card is filled first and comes last: local cards rather than remote ones, then those with
+        # memory of their own, then those with more free memory.
         usable.sort(key=lambda gpu: (not gpu.worker, not gpu.shares_ram, gpu.free))
         return cls(profile.memory, tuple(Card(gpu.devices[0], gpu) for gpu in usable))
 
     @property
     def without_workers(self) -> Budget:
-        """The memory of this machine only."""
+        """The budget without the workers' cards."""
         return replace(self, cards=tuple(card for card in self.cards if not card.accelerator.worker))
 
     @property
@@ -136,12 +136,12 @@ class Budget:
 
     @property
     def in_words(self) -> str:
-        """For example, '7.9 GiB are free', with the limit if there is one."""
+        """The free memory in words, such as '7.9 GiB are free', and the limit if there is one."""
         limit = f" under {self.memory.bound}" if self.memory.bound else ""
         return f"{mebibytes(self.ram)} are free{limit}"
 
     def less(self, needs: Mapping[str, Needs]) -> Budget:
-        """Return the budget that is left beside a load with these needs."""
+        """Return the budget that remains beside a load with these needs."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
             replace(card, taken=card.taken + needs[card.name].total_bytes) if card.name in needs else card
@@ -150,30 +150,30 @@ class Budget:
         return Budget(replace(self.memory, available=left), tuple(cards))
 
     def charged(self, needs: Mapping[str, Needs]) -> int:
-        """Return how many bytes of RAM a load takes, including its share on cards that use RAM."""
+        """Return how many bytes of RAM a load takes, including what it puts on cards that share RAM."""
         sharing = (card for card in self.cards if card.accelerator.shares_ram and card.name in needs)
         shared = sum(max(0, needs[card.name].total_bytes - card.own) for card in sharing)
         return needs.get(RAM, Needs()).total_bytes + shared
 
     def over(self, needs: Mapping[str, Needs]) -> dict[str, int]:
-        """Return by how many bytes each card's budget is exceeded."""
+        """Return how far each card is over its budget, in bytes. Cards within their budget are omitted."""
         beyond = {
             card.name: needs[card.name].total_bytes - card.budget for card in self.cards if card.name in needs
         }
         return {name: n for name, n in beyond.items() if n > 0}
 
     def fits(self, needs: Mapping[str, Needs], *, spare: float = 0.0) -> bool:
-        """Return whether a load fits on every device; spare: share of the RAM to leave free."""
+        """Return whether a load fits on every device. spare: fraction of free RAM to leave unused."""
         return not self.over(needs) and self.charged(needs) <= self.ram * (1 - spare)
 
 
 def together(first: Mapping[str, Needs], second: Mapping[str, Needs]) -> dict[str, Needs]:
-    """Return the sum of the needs of two loads."""
+    """Return what two loads need together."""
     return {name: first.get(name, Needs()) + second.get(name, Needs()) for name in {**first, **second}}
 
 
 def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
-    """Return the needs in each memory from llama.cpp's breakdown; program: bytes of the process itself."""
+    """Return the needs in each memory, from llama.cpp's breakdown. program: bytes for the process itself."""
     needs = {RAM: Needs(compute_bytes=breakdown.output, program_bytes=program)}
     for buffer in breakdown.buffers:
         name = RAM if buffer.is_host else buffer.device
@@ -184,7 +184,7 @@ def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How layers are split among devices; see `LoadParams`."""
+    """How layers are distributed among devices; see `LoadParams`."""
 
     devices: tuple[str, ...] = ()
     split: tuple[int, ...] = ()
@@ -192,30 +192,30 @@ class Layout:
 
     @property
     def n(self) -> int:
-        """Number of layers on cards, including the output."""
+        """The number of layers on cards, counting the output."""
         return sum(self.split)
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The sort key of layouts, greater if more of the model is on cards."""
+        """A sort key for layouts, greater if more of the model is on cards."""
         return self.n, -self.experts_in_ram
 
     def devices_of(self, n_parts: int) -> list[str | None]:
-        """Return the device of each part, with the output last; None is the CPU."""
+        """Return the device of each part, with the output last. None means the CPU."""
         devices: list[str | None] = [None] * (n_parts - self.n)
         for name, count in zip(self.devices, self.split, strict=True):
             devices += [name] * count
         return devices
 
     def changed(self, device: str, more: int) -> Layout:
-        """Return the layout with `more` layers on a card (negative: fewer); empty cards are dropped."""
+        """Return the layout with `more` layers on a card, or fewer if negative. Empty cards are dropped."""
         counts = dict(zip(self.devices, self.split, strict=True))
         counts[device] += more
         remaining = {name: count for name, count in counts.items() if count > 0}
         return Layout(tuple(remaining), tuple(remaining.values()), self.experts_in_ram if remaining else 0)
 
     def placed(self, shape: ModelShape) -> list[PlacedPart]:
-        """Return the parts on their devices."""
+        """Return all parts, each with its device."""
         devices = self.devices_of(len(shape.parts))
         return [
             PlacedPart(part, device, experts_in_ram=layer < self.experts_in_ram)
@@ -224,7 +224,7 @@ class Layout:
 
 
 def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield the possible layouts, simplest first and the CPU-only one last."""
+    """Yield the layouts to consider, simplest first and the CPU-only one last."""
     whole = _filled(shape, extras, budget, 0)
     if whole.n:
         yield whole
@@ -249,7 +249,7 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
 
 
 def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: int) -> Layout:
-    """Return the layout that fills the cards, from the last part backwards."""
+    """Return the layout that fills the cards, starting from the last part."""
     sizes = part_bytes(shape, extras, experts_in_ram)
     counts: dict[str, int] = {}
     left = len(sizes)
@@ -267,9 +267,9 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
 
 
 def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> Layout | None:
-    """Return the layout with as many layers on this machine as possible, and the rest on workers.
+    """Return the layout with as many layers as possible on this machine, and the rest on workers.
 
-    None if no worker is needed, or if it does not fit.
+    Returns None if no worker is needed, or if the layout does not fit.
     """
     here = _filled(shape, extras, budget.without_workers, 0)
     sizes = part_bytes(shape, extras)
@@ -299,7 +299,7 @@ def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> La
 
 
 def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-    """Return what a layout needs in each memory, by formula."""
+    """Return what a layout needs in each memory, estimated by formula."""
     device_names = [device or RAM for device in layout.devices_of(len(shape.parts))]
     names = (RAM, *layout.devices)
     weights, caches = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
@@ -317,7 +317,7 @@ def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Ne
 
 
 def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> list[int]:
-    """Return the size of each part on its card, in bytes."""
+    """Return how many bytes each part takes on its card."""
     return [
         part.weights + cache + (0 if layer < experts_in_ram else part.experts)
         for layer, (part, cache) in enumerate(zip(shape.parts, (*extras.cache, 0), strict=True))
@@ -325,7 +325,7 @@ def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> li
 
 
 def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout:
-    """Return a layout with more experts or layers in RAM; over: excess bytes on each card."""
+    """Return a layout with more experts or layers in RAM. over: excess bytes on each card."""
     on_device = layout.devices_of(len(shape.parts))
     left = dict(over)
     while layout.experts_in_ram and layout.experts_in_ram < len(shape.layers):
@@ -343,7 +343,7 @@ def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras
 
 
 def with_more(layout: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
-    """Return a layout with more on a card, or None if nothing more fits; room: free bytes on each card."""
+    """Return a layout with more on a card, or None if no more fits. room: free bytes on each card."""
     n_parts = len(shape.parts)
     if not room:
         return None

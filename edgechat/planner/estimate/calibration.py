@@ -1,16 +1,16 @@
 """Calibration: corrects predictions with the measured speed and memory use of earlier loads.
 
-The measurements are stored in the cache folder, together with the token counts of chat turns, for choices
-that depend on how much is read and written.
+The measurements are stored in the cache folder, together with the token counts of chat turns. These are used
+for choices that depend on how much is read and written.
 
-After each answer the worker records how long it took relative to the forecast (`speed.py`), unless something
-slowed the machine down (`device/load.py`). After each load it records how much more memory its process uses
+After each answer, the worker records how long it took relative to the forecast (`speed.py`), unless something
+slowed the machine down (`device/load.py`). After each load, it records how much more memory its process uses
 than planned.
 
-A speed is estimated from several runs, using a quantile on the fast side of the median: unnoticed
+A speed is estimated from several runs, using a quantile on the fast side of the median, because unnoticed
 disturbances only make runs slower. Outliers and old runs carry little weight. Runs of the same model take
-precedence. Runs of other models count only to the extent that they agree, and only if there are several. If
-the file is damaged, calibration starts from scratch.
+precedence. Runs of other models count only to the extent that they agree, and only if there are several such
+models. If the file is damaged, calibration starts from scratch.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from edgechat.models.formats.header import Format
 
 _FILE = "learned.json"
 _FORMAT = 5
-"""Also raised when the forecast changes, because runs are stored relative to it."""
+"""Format version. It is also incremented when the forecast changes, as runs are stored relative to it."""
 _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
-"""Number of runs required for an estimate, and their total weight."""
+"""Minimum number of runs for an estimate, and their minimum total weight."""
 _MIN_TURNS, _DEEPEST = 16, 1 << 24
-"""Number of turns required to characterize chats, and the maximum plausible number of tokens."""
+"""Minimum number of turns to tell what chats are like, and the maximum plausible number of tokens."""
 _MODELS = 2
-"""Number of other models required to draw conclusions from them."""
+"""Minimum number of other models before conclusions are drawn from them."""
 _HALF_LIFE = 60 * 86400.0
-"""Seconds after which a run counts half."""
+"""Seconds after which the weight of a run has halved."""
 _QUANTILE = 0.35
 _NEAR = math.log(1.15)
-"""Spread of runs on an idle machine, as a logarithm; runs beyond three times that weigh less."""
+"""Spread of runs on an idle machine, as a logarithm. Runs more than three times as far off weigh less."""
 _MAX_HISTORIES = 64
 _MIN_FACTOR, _MAX_FACTOR = 1e-3, 1e3
 _MAX_BEYOND = 1 << 38
 _MAX_FILE_BYTES = 1 << 20
-"""Ten times what edgechat writes."""
+"""Maximum size of the file, ten times what edgechat writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Real time relative to the forecast, and how this is known."""
+    """Real time as a multiple of the forecast, and how this is known."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -68,42 +68,42 @@ class RunConditions(msgspec.Struct, frozen=True, order=True):
     """The conditions that a run's speed depends on."""
 
     machine: str
-    """The CPU and its threads."""
+    """The CPU and its number of threads."""
     build: str
-    """Version of llama.cpp or MLX."""
+    """The version of llama.cpp or MLX."""
     backend: str
-    """Devices that have layers: 'CPU', 'CUDA', 'CPU+CUDA', 'MLX'."""
+    """The devices that have layers: 'CPU', 'CUDA', 'CPU+CUDA', 'MLX'."""
     architecture: str
     quant: str
     model: str = ""
 
 
 class RunRecord(msgspec.Struct, frozen=True, array_like=True):
-    """How long one run took."""
+    """How long a run took compared with the forecast."""
 
     factor: float
-    """Real seconds relative to the forecast."""
+    """Real seconds divided by forecast seconds."""
     when: float
-    """Seconds since 1970."""
+    """Time of the run, in seconds since 1970."""
     weight: float = 1.0
-    """Less than 1 if the run is less reliable."""
+    """Below 1 for a less reliable run."""
 
 
 class ChatUse(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens computed in one chat turn, or in several together."""
+    """Tokens computed in one chat turn, or in several taken together."""
 
     read: int
-    """Prompt tokens that were not in the cache."""
+    """Number of prompt tokens that were not in the cache."""
     written: int
     depth: int
-    """Average number of tokens before them."""
+    """Average number of tokens that precede them."""
     beside: int = 0
-    """Tokens of other requests in the cache at that time."""
+    """Number of tokens that other requests had in the cache at the time."""
 
 
 USUAL = ChatUse(read=600, written=300, depth=2000)
 """A turn in the middle of a long chat: an answer of a few paragraphs to a question about a piece of text.
-Twice as much is read as written, so neither kind of call decides alone.
+Twice as many tokens are read as written, so that neither kind of call alone decides.
 """
 
 
@@ -114,9 +114,9 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     decode: tuple[RunRecord, ...] = ()
     prefill: tuple[RunRecord, ...] = ()
     beyond: tuple[int, ...] = ()
-    """Bytes by which the process's anonymous memory exceeded its plan."""
+    """How many bytes of anonymous memory the process used in excess of its plan."""
     turns: tuple[ChatUse, ...] = ()
-    """Chat turns, disturbed or not."""
+    """Chat turns, including disturbed ones."""
     when: float = 0.0
     """Time of the last run, in seconds since 1970."""
 
@@ -127,16 +127,16 @@ class _CalibrationFile(msgspec.Struct, frozen=True):
 
 
 class Calibration:
-    """A snapshot of earlier runs."""
+    """A snapshot of earlier runs, used to correct predictions."""
 
     def __init__(self, runs: Iterable[RunHistory] = (), *, now: float | None = None) -> None:
-        """now: seconds since 1970, to compute the age of runs."""
+        """now: seconds since 1970, from which the age of runs is computed."""
         self._runs = {history.where: history for history in runs}
         self._now = time.time() if now is None else now
 
     @classmethod
     def read(cls) -> Calibration:
-        """Read the file; an unreadable one yields an empty calibration."""
+        """Read the file. If it cannot be read, return an empty calibration."""
         try:
             data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
             content = msgspec.json.decode(data, type=_CalibrationFile)
@@ -145,7 +145,7 @@ class Calibration:
             return cls()
 
     def knows(self, where: RunConditions) -> bool:
-        """Return whether loads have been measured under exactly these conditions."""
+        """Return whether loads have been measured under these exact conditions."""
         return where in self._runs and self._estimate(self._runs[where].decode) is not None
 
     def correction(self, where: RunConditions) -> Correction:
@@ -157,12 +157,12 @@ class Calibration:
         return Correction(decode, prefill, f"corrected by {decode_of or prefill_of} on this machine")
 
     def beyond(self, where: RunConditions) -> int:
-        """Return the most bytes by which a process exceeded its plan in similar runs; 0 if unknown."""
+        """Return the largest excess over a plan in similar runs, in bytes; 0 if unknown."""
         likest = next((history.beyond for history in self._near(where) if history.beyond), ())
         return max((n for n in likest if abs(n) < _MAX_BEYOND), default=0)
 
     def use(self) -> ChatUse:
-        """Return the usual token counts of chats on this machine, or `USUAL` if there were few."""
+        """Return the usual token counts of chats on this machine, or `USUAL` if there are too few chats."""
         turns = [
             turn
             for history in self._runs.values()
@@ -180,7 +180,7 @@ class Calibration:
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
-        """Return the ratio of real to forecast time for such a load, and its source; '' if unknown."""
+        """Return real time divided by forecast time for such a load, and the source; '' if unknown."""
         factors: dict[RunConditions, float] = {}
         for history in self._near(where):
             factor = self._estimate(history.decode if name == "decode" else history.prefill)
@@ -197,7 +197,7 @@ class Calibration:
         return 1.0, ""
 
     def _estimate(self, runs: Sequence[RunRecord]) -> float | None:
-        """Return the factor from these runs, or None if they are too few or too old."""
+        """Return the factor estimated from these runs, or None if they are too few or too old."""
         sound = [run for run in runs if _MIN_FACTOR < run.factor < _MAX_FACTOR and run.weight > 0]
         logs = [
             (
@@ -214,7 +214,7 @@ class Calibration:
         return math.exp(_quantile(near, _QUANTILE))
 
     def _near(self, where: RunConditions) -> list[RunHistory]:
-        """Return the runs on this machine and build, most similar first, then newest first."""
+        """Return the runs with the same machine, build and devices, most similar first, then newest first."""
 
         def likeness(history: RunHistory) -> tuple[bool, bool, bool, bool, float]:
             at = history.where
@@ -256,7 +256,7 @@ class Calibration:
         return Calibration([*newest, new], now=self._now)
 
     def write(self) -> None:
-        """Replace the file, ignoring failures: they only make predictions less precise."""
+        """Replace the file. Failures are ignored, as they only make predictions less precise."""
         with contextlib.suppress(OSError, FolderError):
             content = _CalibrationFile(_FORMAT, list(self._runs.values()))
             data = msgspec.json.format(msgspec.json.encode(content))
@@ -265,7 +265,7 @@ class Calibration:
 
 @cache
 def build(format: Format = "gguf") -> str:
-    """Return the version of a format's backend without loading it."""
+    """Return the version of the backend for a format, without loading the backend."""
     if format == "mlx":
         return mlx.version()
     try:
@@ -275,14 +275,14 @@ def build(format: Format = "gguf") -> str:
 
 
 def _quantile(weighted: Iterable[tuple[float, float]], q: float) -> float:
-    """Return the `q`-quantile of (value, weight) pairs."""
+    """Return the `q`-quantile of weighted values, given as (value, weight) pairs."""
     ordered = sorted(weighted)
     reached = list(accumulate(weight for _, weight in ordered))
     return ordered[bisect_left(reached, q * reached[-1])][0]
 
 
 def _common(factors: Collection[float]) -> float:
-    """Return the factor nearest to 1, or 1 if there are factors on both sides of it."""
+    """Return the factor nearest to 1, or 1 itself if some factors are above it and some below."""
     smallest, largest = min(factors), max(factors)
     return smallest if smallest > 1 else min(largest, 1.0)
 

@@ -1,7 +1,7 @@
 """Dry run: asks llama.cpp's own allocator how much memory a load will need.
 
-It runs in a child process, as native code may abort on unusual shapes. The process gets the model's skeleton
-(`formats/skeleton.py`) and answers in milliseconds. Only recurrent states are allocated.
+It runs in a child process, as native code may abort on unusual shapes. The child gets the model's skeleton
+(`formats/skeleton.py`) and answers within milliseconds. Nothing is allocated except recurrent states.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from edgechat.native.accelerators.devices import DeviceInventory
 from edgechat.native.params import Breakdown, LoadParams
 
 MEMORY_LIMIT = 1 << 30
-"""Memory limit of the process in bytes; without recurrent states it needs 100 MB."""
+"""Memory limit for the child process, in bytes. Without recurrent states it needs 100 MB."""
 TIME_LIMIT = 10.0
-"""Seconds for an answer. It usually takes milliseconds, or longer if a GPU has to wake up."""
+"""Seconds to wait for an answer. It usually takes milliseconds, but longer if a GPU has to wake up."""
 
 
 class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
-    """Asks for the memory of a load of the skeleton at `path`."""
+    """Asks how much memory it takes to load the skeleton at `path`."""
 
     path: str
     params: LoadParams
 
 
 class DevicesQuestion(msgspec.Struct, frozen=True, tag="devices"):
-    """Asks for llama.cpp's devices, including those on these RPC servers."""
+    """Asks which devices llama.cpp has, including those on these RPC servers."""
 
     rpc: tuple[str, ...] = ()
 
@@ -45,7 +45,7 @@ AnyQuestion = DryRunQuestion | DevicesQuestion
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True):
-    """The memory of a load, or the devices, or an error."""
+    """The memory that a load needs, or the devices, or an error."""
 
     breakdown: Breakdown | None = None
     inventory: DeviceInventory | None = None
@@ -53,7 +53,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True):
 
 
 class DryRun:
-    """A child process that does dry runs. Create it early: it takes a moment to start.
+    """A child process for dry runs. Create it early, as it takes a moment to start.
 
     with DryRun() as run:
         run.show(read_model(path))
@@ -84,14 +84,14 @@ class DryRun:
         self.close()
 
     def show(self, header: ModelHeader) -> None:
-        """Set the model for `ask`."""
+        """Set the model that `ask` is about."""
         if header is self._header:
             return
         self._header = header
         self._known.clear()
         if self._child is None:
             return
-        self._shown += 1  # a name that the process does not know yet
+        self._shown += 1  # a new name, which the process has not loaded yet
         path = Path(self._folder.name) / f"skeleton-{self._shown}.gguf"
         try:
             write_skeleton(header, path)
@@ -100,7 +100,10 @@ class DryRun:
         self._skeleton = path
 
     def ask(self, params: LoadParams) -> Breakdown:
-        """Return the memory of a load. Raises DryRunFailed, immediately if the same load failed before."""
+        """Return the memory that a load needs.
+
+        Raises DryRunFailed, without trying again if the same load has already failed.
+        """
         if params not in self._known:
             if self._skeleton is None and not self._failed:
                 raise ValueError("no model was shown")
@@ -112,9 +115,9 @@ class DryRun:
         return result
 
     def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-        """Return llama.cpp's devices and their free memory; needs no model. Raises DryRunFailed.
+        """Return llama.cpp's devices and their free memory. Needs no model. Raises DryRunFailed.
 
-        `native.accelerators.devices.read_inventory` does the same in another child process.
+        `native.accelerators.devices.read_inventory` does the same in a separate child process.
         """
         answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
         if answer.inventory is None:
@@ -140,7 +143,7 @@ class DryRun:
         return ""
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the child process."""
         if self._child is not None:
             self._child.close()
             self._child = None

@@ -1,4 +1,4 @@
-"""Child process of the dry run: loads skeletons without allocating, on behalf of `dry_run.py`.
+"""Child process of the dry run: loads skeletons for `dry_run.py` without allocating memory.
 
 One process answers many questions: the model stays loaded, and each question gets its own context. If
 llama.cpp aborts, crashes or hangs, only this process is affected.
@@ -25,7 +25,7 @@ from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryR
 
 
 class SkeletonLoader:
-    """Loads skeletons, keeping the last one loaded."""
+    """Loads skeletons, and caches the last one."""
 
     def __init__(self, *, portable: bool = False) -> None:
         """portable: do not use llama.cpp's C++ interface, even if it is available."""
@@ -36,7 +36,7 @@ class SkeletonLoader:
         self._tensors: dict[str, int] = {}
 
     def answer(self, question: AnyQuestion) -> DryRunAnswer:
-        """Return the answer, or llama.cpp's error."""
+        """Return the answer to a question, or the error from llama.cpp."""
         try:
             if isinstance(question, DevicesQuestion):
                 return DryRunAnswer(inventory=inventory(question.rpc))
@@ -45,7 +45,7 @@ class SkeletonLoader:
             return DryRunAnswer(error=error.message)
         finally:
             if isinstance(question, DryRunQuestion) and question.params.rpc:
-                self.close()  # an RPC server serves no one else while it holds a model
+                self.close()  # while an RPC server holds a model, it cannot serve anyone else
 
     def _load(self, question: DryRunQuestion) -> Model:
         params = question.params
@@ -86,7 +86,7 @@ class SkeletonLoader:
         return breakdown.from_map(model, context)
 
     def _listening(self) -> contextlib.AbstractContextManager[list[str]]:
-        # Each context logs some thousand lines, so record them only if they are read.
+        # Each context logs about a thousand lines, so record them only if they will be read.
         return logs.recording() if self._portable else contextlib.nullcontext([])
 
     def close(self) -> None:
@@ -97,13 +97,13 @@ class SkeletonLoader:
 
 
 def _loaded_tensors(header: ModelHeader, params: LoadParams) -> dict[str, int]:
-    """Return the size of each loaded tensor in bytes, by name."""
+    """Return the size in bytes of each loaded tensor, keyed by name."""
     left_out = () if params.mtp else tuple(f"blk.{layer}." for layer in stated_layers(header))
     return {tensor.name: tensor.n_bytes for tensor in header.tensors if not tensor.name.startswith(left_out)}
 
 
 def main() -> None:
-    """Answer questions until the parent process ends."""
+    """Answer questions until the parent process exits."""
     pipes = spawn.adopt_pipe()
     logs.install()
     loader = SkeletonLoader()

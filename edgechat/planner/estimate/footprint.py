@@ -1,8 +1,8 @@
-"""Footprint: formulas for the memory that a load needs and where it can go, for llama.cpp and MLX.
+"""Footprint: formulas for how much memory a load needs and where it can go, for llama.cpp and MLX.
 
 For llama.cpp there is also a dry run (`dry_run.py`); MLX has none. With MLX, every sequence has its own
-caches (engine/backends/mlx). Layers with full attention grow with the tokens of all sequences. A windowed
-layer keeps one window per sequence, and a recurrent layer one state.
+caches (engine/backends/mlx). In layers with full attention, they grow with the tokens of all sequences. A
+windowed layer stores one window per sequence, and a recurrent layer one state.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from edgechat.planner.estimate.rates import guessed, rate_of_card, scaled
 from edgechat.planner.estimate.shape import ModelShape
 
 _BLOCK = 32
-"""Values in a block of Q8_0 and Q4_0."""
+"""Number of values in a block of Q8_0 or Q4_0."""
 GROUP = 64
-"""Values in a quantized MLX cache that share a scale and a bias of 16 bits each."""
+"""Number of values in a quantized MLX cache that share a scale and a bias of 16 bits each."""
 _BITS: dict[CacheType, int] = {"q8_0": 8, "q4_0": 4}
 _STEP = 256
-"""MLX caches grow by this many tokens."""
+"""MLX caches grow in steps of this many tokens."""
 _ROWS = 32
-"""Rows of logits at a prompt's end (`_SHORT` in the MLX backend)."""
+"""Number of rows of logits at the end of a prompt (`_SHORT` in the MLX backend)."""
 _FUSED = (64, 80, 128)
-"""Head sizes for which Metal computes attention without storing the scores."""
+"""Head sizes for which Metal computes attention without storing any scores."""
 _SINKS = {"gpt-oss"}
-"""Models with attention sinks."""
+"""Architectures with attention sinks."""
 _MARGIN = 1.25
-"""Factor for compute memory: MLX keeps some freed memory for reuse."""
+"""Factor applied to compute memory, because MLX caches some of the memory it has freed."""
 _PROMPTS, _WRITING = 1.14, 1.05
-"""Speed relative to llama.cpp with Metal, per byte, until both have been measured here. From issue 1029 of
-ml-explore/mlx-examples (M3 Max, Llama 3.3 70B in 4 bits and in Q4_K_M): prompts were read 1.14 times as
-fast, and answers written 1.12 times as fast, of which 1.07 is due to fewer bytes.
+"""Speed relative to llama.cpp with Metal, per byte, until both have been measured here. From issue 1029 in
+ml-explore/mlx-examples (M3 Max, Llama 3.3 70B at 4 bits and Q4_K_M): prompts were read 1.14 times as
+fast, and answers written 1.12 times as fast, of which a factor of 1.07 is due to fewer bytes.
 """
 _ALONE = guessed(bandwidth=1e8, compute=2e8)
-"""On a CPU, MLX multiplies quantized matrices in a single thread: 0.06 to 1.3 GB/s were measured."""
+"""MLX's speed on a CPU, where one thread multiplies quantized matrices: 0.06 to 1.3 GB/s were measured."""
 
 
 class LlamaFootprint:
@@ -62,10 +62,10 @@ class LlamaFootprint:
     source = "estimated"
     """How the sizes are known, as a phrase."""
     splits = True
-    """Whether single layers can be moved to another memory."""
+    """Whether individual layers can be moved to another memory."""
 
     def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
-        """Return what a load needs besides its weights; program: bytes of the process itself."""
+        """Return what a load needs in addition to its weights. program: bytes for the process itself."""
         cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
         keys = layer_cache_bytes(header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
         states = layer_recurrent_bytes(header, n, params.n_rs_seq)
@@ -83,7 +83,7 @@ class LlamaFootprint:
         return self._with_head(extras, header, params) if params.mtp else extras
 
     def _with_head(self, extras: Extras, header: ModelHeader, params: LoadParams) -> Extras:
-        """Add the context in which the model's own layers draft; see `HeadContext`."""
+        """Add the context that the model's own layers draft in; see `HeadContext`."""
         keys = head_cache_bytes(header, params.context, params.cache_type)
         compute, output = head_buffers(header, params.of_head(), params.n_batch)
         return replace(
@@ -103,7 +103,7 @@ class LlamaFootprint:
     ) -> DeviceSpeed:
         """Return a card's speed, or the processor's if card is None.
 
-        processor, measured: the processor's and the card's speed with llama.cpp; the latter may be unknown.
+        processor, measured: speeds of the processor and the card with llama.cpp. The card's may be unknown.
         """
         return processor if card is None else rate_of_card(card, processor, measured)
 
@@ -113,37 +113,37 @@ class LlamaFootprint:
 
 
 class MlxFootprint:
-    """Memory use with MLX; see `LlamaFootprint` for the methods."""
+    """Memory use with MLX; the methods are those of `LlamaFootprint`."""
 
     source = "estimated: weights from the known headers, the rest by formula"
     splits = False
 
     def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
-        """Return what a load needs besides its weights. Raises ModelFileError."""
+        """Return what a load needs in addition to its weights. Raises ModelFileError."""
         states = layer_recurrent_bytes(header, params.n_seq_max)
-        # Two states: the current one, and the one before the last call.
+        # Two states are held: the current one, and the one before the last call.
         keys = _layer_cache_bytes(header, params)
         cache = [key + 2 * state for key, state in zip(keys, states, strict=True)]
         return Extras(cache, _compute_bytes(header, params), output=0, program=program)
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return the bytes of cache per token once all windows are full."""
+        """Return how many bytes of cache each further token takes once all windows are full."""
         size = _value_bytes(header)
         widths = (row.keys + row.values for row in rows(header) if not row.windowed)
         return sum(_row_bytes(width, cache_type, size) for width in widths)
 
     def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return a checkpoint's maximum size in bytes: windows plus the last chunk, and recurrent states."""
+        """Return the maximum size of a checkpoint in bytes: windows, the last chunk, and recurrent states."""
         width = sum(row.keys + row.values for row in rows(header) if row.windowed)
         tokens = min(header.sliding_window + params.n_batch, params.context)
         return _value_bytes(header) * width * tokens + recurrent_bytes(header, 1)
 
     def layouts(self, shape: ModelShape, _extras: Extras, budget: Budget) -> Iterator[Layout]:
-        """Yield the only layout: all layers on the GPU, or on the CPU if there is none."""
+        """Yield the only layout, with all layers on the GPU, or on the CPU if there is no GPU."""
         yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
 
     def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-        """Return what a layout needs in each memory; tied matrices are stored once."""
+        """Return what a layout needs in each memory. Tied matrices are stored only once."""
         weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
         model = Needs(weights, sum(extras.cache), extras.compute)
         program = Needs(program_bytes=extras.program)
@@ -171,7 +171,7 @@ _FOOTPRINTS: dict[Format, Footprint] = {"gguf": LlamaFootprint(), "mlx": MlxFoot
 
 
 def footprint_of(format: Format) -> Footprint:
-    """Return the footprint for the backend that reads a format."""
+    """Return the footprint for the backend that reads this format."""
     return _FOOTPRINTS[format]
 
 
@@ -193,15 +193,16 @@ def _layer_cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
 
 
 def _row_bytes(width: int, cache_type: CacheType, size: int) -> int:
-    """Return how many bytes `width` values take in an MLX cache; size: bytes of an unquantized value."""
+    """Return how many bytes `width` values take in an MLX cache. size: bytes per unquantized value."""
     bits = _BITS.get(cache_type)
     return width * size if bits is None else width * bits // 8 + width // GROUP * 2 * size
 
 
 def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return how many bytes MLX needs to compute a chunk of a prompt and its rows of logits.
+    """Return how many bytes MLX needs for computing a chunk of a prompt and its rows of logits.
 
-    Within a tenth of what was measured on a CPU with small models, in F32 and 4 bits, for each cache type.
+    With small models on a CPU, in F32 and at 4 bits, this was within 10 % of the measured values for each
+    cache type.
     """
     n, size = params.n_ubatch, _value_bytes(header)
     activations = 4 * n * (widest(header) + 4 * header.embedding_length)
@@ -212,6 +213,6 @@ def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def _value_bytes(header: ModelHeader) -> int:
-    """Return the bytes per value in MLX's computations, judging by the norms, which are never quantized."""
+    """Return how many bytes MLX uses per computed value, judging by the norms, which are never quantized."""
     plain = [tensor.type.row_bytes(1) for tensor in header.tensors if tensor.name.endswith("norm.weight")]
     return max(plain, default=2)

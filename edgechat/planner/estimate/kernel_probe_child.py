@@ -1,12 +1,12 @@
-"""Kernel probe: times llama.cpp's calls on small made-up models, in a child process.
+"""Kernel probe: times llama.cpp's calls on small synthetic models, in a child process.
 
-A call has a fixed cost, a cost per layer, a cost per weight that depends on its type, and the arithmetic of
-attention to each earlier cell. Models of four shapes separate these costs. Their weights are a hole in a
-sparse file, which llama.cpp reads, repacks and sends to accelerators like real weights; zeros take no less
-time.
+A call has a fixed cost, a cost per layer, a cost per weight that depends on its type, and a cost for
+computing attention to each earlier cell. Models of four shapes separate these costs. Their weights are a hole
+in a sparse file, which llama.cpp reads, repacks and sends to accelerators like real weights. Computing with
+zeros takes just as long.
 
 A model's attention is measured with its own heads, in a layer with hardly any weights, with and without flash
-attention. The two alternate, so noise affects both equally.
+attention. The two alternate, so that noise affects both equally.
 """
 
 from __future__ import annotations
@@ -43,70 +43,70 @@ from edgechat.native.params import AttentionKind, CacheType, LoadParams
 from edgechat.planner.estimate.rates import TIME_LIMIT, USUAL, ProbeTask
 
 _TILES = 64
-"""From this many tokens on, calls are computed in tiles, which read each weight once for many tokens."""
+"""From this many tokens on, calls are computed in tiles, so that each weight is read once for many tokens."""
 _HEAD = 128
-"""Channels per head."""
+"""Number of channels per head."""
 _DEPTH = 1024
 _ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
     ("f16", "flash"): 2048,
     ("f16", "plain"): 2048,
     ("q8_0", "flash"): 1024,
 }
-"""Kinds of attention to time, with the number of cells: enough for a slope, and quickly filled. Only flash
-attention reads an 8-bit cache, which takes several times as long to fill.
+"""Kinds of attention to time, each with a number of cells: enough for a slope, and quickly filled. Only flash
+attention can read an 8-bit cache, which takes several times as long to fill.
 """
 _ROUNDS, _MOST_ROUNDS = 2, 4
-"""How often caches are filled, and the maximum if other programs interfere."""
+"""How often caches are filled, normally and at most (if other programs interfere)."""
 _BLOCK = 32
-"""Values in a block of Q8_0."""
+"""Number of values in a block of Q8_0."""
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
-"""Seconds for which calls of one size are repeated, and the maximum if other programs interfere."""
+"""For how many seconds calls of one size are repeated, normally and at most (if other programs interfere)."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _LONG = 0.3
-"""Seconds after which calls are no longer repeated, even if there were few."""
+"""Calls are no longer repeated after this many seconds, even if there were only a few."""
 _ENOUGH = 0.5 * TIME_LIMIT
-"""Seconds after which the remaining weight types are left until a model uses them."""
+"""After this many seconds, the remaining weight types are postponed until a model uses them."""
 _WARM_UP = 0.15
 _WORTH = 0.95
-"""Another thread count must take less than this share of the usual one's time."""
+"""To be chosen, another thread count must take less than this fraction of the usual one's time."""
 _UNDISTURBED = 0.75
-"""Minimum share of CPU time that our threads get on a quiet machine; they sometimes wait for each other."""
+"""Minimum fraction of CPU time that our threads get on a quiet machine, as they may wait for each other."""
 _ADDED_LAYERS = 16
 _LEAST = 1e-15
-"""Lower limit of all results, in seconds."""
+"""Lower limit for all results, in seconds."""
 _FEW = 8
-"""Minimum number of heads when measuring attention; more heads take proportionally longer."""
+"""Minimum number of heads for measuring attention. The time for more heads is proportional."""
 _MOST_BESIDES = 0.4
-"""Maximum share of a call to subtract as overhead, which may have been measured on a busy machine."""
+"""Maximum fraction of a call to subtract as overhead, in case that was measured on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeShape:
-    """The shape of a made-up model."""
+    """The shape of a synthetic model."""
 
     width: int
     inner: int
     heads: int
     layers: int = 1
     kv_heads: int = 0
-    """0 for a quarter of the heads."""
+    """0 for a quarter of the number of heads."""
     keys: int = _HEAD
     values: int = _HEAD
 
     @property
     def weights(self) -> int:
-        """Weights in all layers."""
+        """Number of weights in all layers together."""
         channels = (self.keys + self.values) * (self.heads + self._kv_heads)
         return self.layers * self.width * (channels + 3 * self.inner)
 
     def beyond(self, n_bytes: int, kind: GgmlType) -> ProbeShape:
-        """Return the shape with enough layers for `n_bytes` of weights, but at least one."""
+        """Return the shape with as many layers as `n_bytes` of weights require, and at least one."""
         return replace(self, layers=max(1, n_bytes // kind.row_bytes(self.weights)))
 
     @property
     def attention(self) -> int:
-        """Floating-point operations per token and cell."""
+        """Floating-point operations that attention takes per token and cell."""
         return 2 * self.layers * self.heads * (self.keys + self.values)
 
     @property
@@ -114,7 +114,7 @@ class ProbeShape:
         return self.kv_heads or max(1, self.heads // 4)
 
     def header(self, kind: GgmlType) -> ModelHeader:
-        """Return a header for such a model, with layers of this weight type."""
+        """Return a header for a model of this shape, whose layers have this weight type."""
         tensors: list[ModelTensor] = []
 
         def add(name: str, *shape: int, kind: GgmlType = GgmlType.F32) -> None:
@@ -168,16 +168,16 @@ class ProbeShape:
 _EMPTY = ProbeShape(width=256, inner=256, heads=1)
 _ATTENDING = ProbeShape(width=256, inner=256, heads=8)
 _SMALL = ProbeShape(width=1024, inner=2816, heads=8)
-"""Fits in CPU caches."""
+"""Fits into CPU caches."""
 _BARE = ProbeShape(width=64, inner=64, heads=1)
-"""Costs hardly anything besides attention."""
+"""Has hardly any costs except attention."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
-"""Takes an accelerator longer than starting a call does."""
+"""Large enough that an accelerator spends more time computing than starting the call."""
 
 
 @dataclass(slots=True)
 class ThreadUsage:
-    """CPU time of our threads, in seconds."""
+    """CPU time that our threads got, in seconds."""
 
     threads: int
     wall: float = 0.0
@@ -185,21 +185,21 @@ class ThreadUsage:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other programs took much of the CPU time."""
+        """Whether other programs used much of the CPU time."""
         return self.busy < _UNDISTURBED * self.threads * self.wall
 
 
 @dataclass(slots=True)
 class ProbeModel:
-    """A loaded made-up model."""
+    """A synthetic model that is loaded."""
 
     context: Context
     usage: ThreadUsage
 
     def seconds(self, rows: int, depth: int = 0) -> float:
-        """Return the seconds that a call of `rows` tokens takes after `depth` cells.
+        """Return how many seconds a call of `rows` tokens takes after `depth` cells.
 
-        This is the median of several, or the shortest of more if other programs interfere.
+        This is the median of several calls, or the shortest of a larger number if other programs interfere.
         """
         context = self.context
         context.clear()
@@ -208,7 +208,7 @@ class ProbeModel:
         return self.again(rows, depth)
 
     def filling(self, depth: int) -> list[float]:
-        """Fill `depth` cells in calls of `ROWS[-1]` tokens; return the seconds that each call took."""
+        """Fill `depth` cells in calls of `ROWS[-1]` tokens, and return how many seconds each call took."""
         self.context.clear()
         calls: list[float] = []
         busy = time.process_time()
@@ -221,7 +221,7 @@ class ProbeModel:
         return calls
 
     def again(self, rows: int, depth: int) -> float:
-        """Do the same as `seconds`, with `depth` cells already filled; later cells are freed."""
+        """Do the same as `seconds` if `depth` cells are already filled. Any cells after them are freed."""
         context = self.context
         part = [(0, depth, [1] * rows, rows)]
         calls: list[float] = []
@@ -251,7 +251,7 @@ class ProbeModel:
 
 @dataclass(slots=True)
 class KernelProbe:
-    """Measures one device."""
+    """Measures a device."""
 
     task: ProbeTask
     folder: Path
@@ -272,7 +272,7 @@ class KernelProbe:
         cache_type: CacheType = "f16",
         attention: AttentionKind = "flash",
     ) -> Iterator[ProbeModel]:
-        """Load a made-up model; context: in cells."""
+        """Load a synthetic model. context: number of cells."""
         self._n_models += 1
         path = self.folder / f"{self.threads}-{self._n_models}.gguf"
         write_skeleton(shape.header(kind), path)
@@ -299,14 +299,14 @@ class KernelProbe:
             path.unlink()
 
     def warm_up(self) -> None:
-        """Wait until the system has given each thread its own core."""
+        """Keep the threads busy for a moment, so that the system gives each of them its own core."""
         with self.model(_EMPTY, GgmlType.F16) as model:
             end = time.perf_counter() + _WARM_UP
             while time.perf_counter() < end:
                 model.seconds(1)
 
     def trial(self) -> ThreadTrial:
-        """Time calls with this number of threads."""
+        """Time calls with the current number of threads."""
         self.warm_up()
         with self.model(_SMALL, GgmlType.Q4_K) as model:
             return ThreadTrial(self.threads, model.seconds(1), model.seconds(64))
@@ -338,9 +338,9 @@ class KernelProbe:
         )
 
     def kernel(self, kind: GgmlType, base: DeviceSpeed) -> Seconds:
-        """Return the seconds per weight of a type, in calls of `ROWS` tokens.
+        """Return the seconds per weight of this type, for calls of `ROWS` tokens.
 
-        In short calls, reading weights and computing with them takes longer than either alone.
+        In short calls, reading weights and computing with them together take longer than either alone.
         """
         if not self.task.is_processor:
             return self._curve(_LARGE, kind, base, range(len(ROWS)))
@@ -361,7 +361,7 @@ class KernelProbe:
         return tuple(curve)
 
     def attention(self, heads: AttentionShape, base: DeviceSpeed) -> dict[str, AttentionCurve]:
-        """Return the curves for an attention shape, by name."""
+        """Return the curves for one kind of attention heads, keyed by name."""
         whole = heads.keys % _BLOCK == heads.values % _BLOCK == 0
         ways = [(way, depth) for way, depth in _ATTENDED.items() if whole or way[0] == "f16"]
         times = _times_fewer(heads)
@@ -393,7 +393,7 @@ class KernelProbe:
 
 
 def _times_fewer(heads: AttentionShape) -> int:
-    """Return a common divisor of heads and KV heads that leaves few heads, but at least `_FEW`."""
+    """Return a common divisor of heads and KV heads that leaves few heads, but no fewer than `_FEW`."""
     common = math.gcd(heads.heads, heads.kv_heads)
     return next(n for n in range(common, 0, -1) if common % n == 0 and (n == 1 or heads.heads >= n * _FEW))
 
@@ -401,16 +401,16 @@ def _times_fewer(heads: AttentionShape) -> int:
 def _attending(
     model: ProbeModel, shape: ProbeShape, base: DeviceSpeed, filling: list[float], times: int
 ) -> AttentionCurve:
-    """Return the curve measured with a filled model, for `times` as many heads.
+    """Return the curve measured with a filled model, scaled up to `times` as many heads.
 
-    filling: seconds of each call that filled it.
+    filling: seconds for each of the calls that filled the model's cache.
     """
     depth, rows = len(filling) * ROWS[-1], ATTENTION_ROWS[:-1]
     deep, shallow = ([model.again(n, at) for n in rows] for at in (depth, ROWS[-1]))
     per_cell = [(more - less) / (depth - ROWS[-1]) for less, more in zip(shallow, deep, strict=True)]
     starts = range(0, depth, ROWS[-1])
     pairs = combinations(zip(starts, filling, strict=True), 2)
-    # The median of all slopes (Theil 1950, Sen 1968) is robust against a disturbed call.
+    # The median of all slopes (Theil 1950, Sen 1968) is robust against single disturbed calls.
     slope = statistics.median((more - less) / (end - start) for (start, less), (end, more) in pairs)
     at_first = statistics.median(
         seconds - slope * start for start, seconds in zip(starts, filling, strict=True)
@@ -424,23 +424,23 @@ def _attending(
 
 
 def _kernel(base: DeviceSpeed, rows: int) -> float:
-    """Return the seconds per weight in the models that measure attention; 0 if unknown."""
+    """Return the seconds per weight in the models used for measuring attention; 0 if unknown."""
     kernel = base.kernels.get(GgmlType.F16.name)
     return 0.0 if kernel is None else kernel[ROWS.index(rows)]
 
 
 def _without(seconds: float, besides: float) -> float:
-    """Return the seconds that a call spends on its matrix products alone."""
+    """Return how many seconds of a call are spent on its matrix products."""
     return seconds - min(besides, _MOST_BESIDES * seconds)
 
 
 def _attended(rows: int) -> int:
-    """Return the cells that each row of a prompt's first call attends to, given llama.cpp's tiles."""
+    """Return how many cells each row of a prompt's first call attends to, given llama.cpp's tiles."""
     return 0 if rows < _TILES else max(256, rows)
 
 
 def measure(task: ProbeTask) -> DeviceSpeed:
-    """Carry out a task. On a slow device, not all types are measured, but at least one."""
+    """Carry out a task. On a slow device, measure only some of the types, but at least one."""
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgechat-") as name:
         folder, before = Path(name), task.before
@@ -465,7 +465,7 @@ def measure(task: ProbeTask) -> DeviceSpeed:
 
 
 def _fastest(task: ProbeTask, folder: Path) -> tuple[KernelProbe, tuple[ThreadTrial, ...]]:
-    """Return the probe with the best number of threads: the usual one, unless another is clearly faster."""
+    """Return a probe with the best number of threads: the usual one unless another is clearly faster."""
     probes = [KernelProbe(task, folder, threads) for threads in task.threads]
     if task.device or len(probes) == 1:
         probes[0].warm_up()
@@ -476,7 +476,7 @@ def _fastest(task: ProbeTask, folder: Path) -> tuple[KernelProbe, tuple[ThreadTr
 
 
 def main() -> None:
-    """Answer a ProbeTask with a DeviceSpeed."""
+    """Read a ProbeTask and answer with a DeviceSpeed."""
     logs.install()
     decode, encode = msgspec.msgpack.decode, msgspec.msgpack.encode
     answer(lambda request: encode(measure(decode(request, type=ProbeTask))))

@@ -1,14 +1,14 @@
 """Memory formulas for llama.cpp: KV cache, recurrent states, compute buffers and the program itself.
 
 They rule out candidates before a dry run. The cache formulas are llama.cpp's own (llama-kv-cache.cpp,
--iswa.cpp, llama-memory-recurrent.cpp), exact for dense, grouped, windowed, latent (MLA), short-convolution
-and Mamba-like models with a unified cache. Unless an architecture is known to have windows, every layer
-counts as full attention: too much rather than too little.
+-iswa.cpp, llama-memory-recurrent.cpp). They are exact for dense, grouped, windowed, latent (MLA),
+short-convolution and Mamba-like models with a unified cache. Unless an architecture is known to have windows,
+every layer is treated as full attention, which overestimates rather than underestimates.
 
-The formulas for compute buffers were fitted to llama.cpp's allocator on a CPU and checked against it from 2k
-to 16k tokens. With an f16 cache they are within one percent for Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B,
-and with q8_0 up to eight percent too high; for DeepSeek V2 Lite, a quarter too high. Without flash attention
-they are within one percent for the same models. Recurrent layers are not included.
+The formulas for compute buffers were fitted to llama.cpp's allocator on a CPU and compared with it from 2k to
+16k tokens. For Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B, they are within one percent with an f16 cache,
+and up to eight percent too high with q8_0. For DeepSeek V2 Lite they are a quarter too high. Without flash
+attention they are within one percent for the same models. Recurrent layers are not included.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _WINDOW_PERIODS = {
     "exaone4": 4,
     "olmo2": 4,
 }
-"""Every Nth layer has full attention, unless the file says otherwise."""
+"""In these architectures, every Nth layer has full attention, unless the file gives a different number."""
 
 _RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PARALLEL = {"falcon-h1"}
-"""Architectures with both attention and a recurrent state in every layer."""
+"""Architectures that have both attention and a recurrent state in every layer."""
 
 _PROGRAM = 64 * 2**20
 """Bytes for the interpreter and libraries, in the worker and in the process that renders its template."""
 _MLX_LM = 64 * 2**20
 """Bytes for mlx-lm and its dependencies."""
 _PER_CELL, _PER_LAYER = 24, 64
-"""Upper limits in bytes for llama.cpp's tables in a sequence's state, per cell and per layer."""
+"""Upper limits on llama.cpp's tables in a sequence's state, in bytes per cell and per layer."""
 _PER_TOKEN = 400
-"""Bytes that llama.cpp takes per token in the vocabulary."""
+"""Bytes that llama.cpp needs for each token in the vocabulary."""
 
 SMALL_STATE = 4 * 2**20
-"""A sequence's recurrent state counts as small up to this many bytes."""
-# As in llama-arch.cpp.
+"""Up to this many bytes, a sequence's recurrent state counts as small."""
+# Same list as in llama-arch.cpp.
 TAKES_BACK = {
     "bailingmoe3",
     "deepseek4",
@@ -66,7 +66,7 @@ TAKES_BACK = {
     "qwen35moe",
     "qwen4exp",
 }
-"""Recurrent architectures that can be rolled back with snapshots."""
+"""Recurrent architectures that can be rolled back using snapshots."""
 _RECURRENT = TAKES_BACK | {
     "arwkv7",
     "falcon-h1",
@@ -85,7 +85,7 @@ _RECURRENT = TAKES_BACK | {
 
 
 def program_bytes(n_vocab: int, format: Format = "gguf") -> int:
-    """Return the bytes that the processes themselves need: 30 to 130 MB on Linux, more for MLX."""
+    """Return how many bytes the processes themselves need: 30 to 130 MB on Linux, and more for MLX."""
     return _PROGRAM + _MLX_LM * (format == "mlx") + _PER_TOKEN * n_vocab
 
 
@@ -97,9 +97,10 @@ def layer_cache_bytes(
     n_seq_max: int = 1,
     n_ubatch: int = 512,
 ) -> tuple[int, ...]:
-    """Return the bytes that each layer needs to cache `n_ctx` tokens; 0 for layers with no cache.
+    """Return how many bytes each layer needs to cache `n_ctx` tokens; 0 for layers without a cache.
 
-    n_seq_max: sequences that share the cache. Raises ModelFileError if the header lacks the model's shape.
+    n_seq_max: number of sequences that share the cache. Raises ModelFileError if the model's shape is missing
+    from the header.
     """
     cells = padded(n_ctx)
     window = header.sliding_window
@@ -115,7 +116,7 @@ def layer_cache_bytes(
 def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
     """Return the size in bytes of each layer's cache in the context where a model's own layers draft.
 
-    Windows count as full attention: too much rather than too little.
+    Windowed layers are treated as full attention, which overestimates rather than underestimates.
     """
     kind, sizes = _TYPES[cache_type], [0] * header.n_layers
     for layer in stated_layers(header):
@@ -125,13 +126,13 @@ def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> 
 
 
 class CacheRow(NamedTuple):
-    """What one layer caches for one token."""
+    """What one layer stores in the cache for one token."""
 
     layer: int
     windowed: bool
-    """Whether tokens outside the window are dropped."""
+    """Whether tokens are dropped once they are outside the window."""
     keys: int
-    """Number of values, not bytes."""
+    """Number of key values, not of bytes."""
     values: int
     """Number of values; 0 if the keys contain latent values."""
 
@@ -156,7 +157,10 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
 
 
 def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return a checkpoint's size in bytes: windows and recurrent states; 0 if sequences can be truncated."""
+    """Return the size of a checkpoint (windows and recurrent states) in bytes.
+
+    Returns 0 if sequences can be truncated.
+    """
     kind, window = _TYPES[params.cache_type], min(header.sliding_window, params.context)
     windowed = [row for row in rows(header) if row.windowed]
     tables = _PER_CELL * window + _PER_LAYER * len(windowed) if windowed else 0
@@ -166,7 +170,7 @@ def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
-    """Return how many bytes one more token of context takes in layers with full attention."""
+    """Return how many bytes each further token of context takes in layers with full attention."""
     kind = _TYPES[cache_type]
     unwindowed = [row for row in rows(header) if not row.windowed]
     return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in unwindowed)
@@ -179,20 +183,21 @@ def not_in_blocks(header: ModelHeader, size: int) -> str:
 
 
 def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
-    """Return the size in bytes of `n_seq` sequences' recurrent states (F32), with `n_rs_seq` snapshots each.
+    """Return the size in bytes of the recurrent states (F32) of `n_seq` sequences.
 
-    Returns 0 without recurrent layers, and for kinds that the formulas do not cover (RWKV, KDA).
+    n_rs_seq: number of snapshots of each. Returns 0 if there are no recurrent layers, or if the formulas do
+    not cover their kind (RWKV, KDA).
     """
     return sum(layer_recurrent_bytes(header, n_seq, n_rs_seq))
 
 
 def padded(n: int) -> int:
-    """Return the number of cells for `n` tokens."""
+    """Return how many cells llama.cpp allocates for `n` tokens."""
     return (n + CELLS - 1) // CELLS * CELLS
 
 
 def _state_size(header: ModelHeader) -> int:
-    """Return the number of values in one layer's state, for its convolution and its recurrence."""
+    """Return how many values one layer's state has, for both its convolution and its recurrence."""
     kernel = header.number("shortconv.l_cache", 0)
     if kernel:
         return header.embedding_length * (kernel - 1)
@@ -214,7 +219,7 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
     if header.architecture in _RECURRENT_PERIODS:
         period = header.number("full_attention_interval", _RECURRENT_PERIODS[header.architecture])
         return [(layer + 1) % max(1, period) != 0 for layer in range(n)]
-    # Other models mark them with 0 KV heads, but Nemotron-H's feed-forward layers have none either.
+    # Other models mark recurrent layers with 0 KV heads, but so do Nemotron-H's feed-forward layers.
     widths = header.per_layer("feed_forward_length", (0,) * header.n_layers)
     alone = any(width == 0 for width in widths)
     return [
@@ -224,12 +229,12 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
 
 
 def _n_layers(header: ModelHeader) -> int:
-    """Return the number of layers, not counting those that only predict further tokens (MTP)."""
+    """Return the number of layers, without those that only predict further tokens (MTP)."""
     return stated_layers(header).start
 
 
 def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:
-    """Yield each layer that has keys and values: its number, its KV heads, and whether it has a window."""
+    """Yield the number of each layer that has keys and values, its KV heads, and whether it has a window."""
     n = _n_layers(header)
     parallel = header.architecture in _PARALLEL
     recurrent = _recurrent_layers(header)
@@ -256,7 +261,10 @@ def _windows(header: ModelHeader, n: int) -> list[bool]:
 
 
 def _widths(header: ModelHeader, heads: int, windowed: bool) -> tuple[int, int]:
-    """Return how many elements one token's keys and values have in one layer; 0 for values if latent."""
+    """Return how many elements one token's keys and values have in one layer.
+
+    For latent attention, the number for values is 0.
+    """
     keys, values = header.key_length, header.value_length
     if windowed:
         keys = header.number("attention.key_length_swa", keys)
@@ -279,9 +287,9 @@ def compute_bytes(
 ) -> int:
     """Return the size of llama.cpp's compute buffer in bytes, with or without flash attention.
 
-    It holds the activations of the widest layer and the attention masks, or the logits if those are larger:
-    `n_outputs` rows, but at least one per sequence. Without flash attention, it also has to hold one layer's
-    attention scores, one for each head, token and cell.
+    The buffer holds the activations of the widest layer and the attention masks, or the logits if those are
+    larger: `n_outputs` rows, but at least one per sequence. Without flash attention, it also has to hold one
+    layer's attention scores, one for each head, token and cell.
     """
     embedding = header.embedding_length
     activations = _FLOAT * n_ubatch * (widest(header) + 4 * embedding)
@@ -298,12 +306,12 @@ def compute_bytes(
 
 
 def output_bytes(header: ModelHeader, n_outputs: int) -> int:
-    """Return the size of an output buffer with `n_outputs` rows of logits, in bytes."""
+    """Return the size in bytes of an output buffer for `n_outputs` rows of logits."""
     return _FLOAT * n_outputs * header.vocab_size
 
 
 def states_bytes(header: ModelHeader, n_rows: int) -> int:
-    """Return the size in bytes of `n_rows` hidden states, from which a model's own layers draft (MTP)."""
+    """Return the size in bytes of the `n_rows` hidden states that a model's own layers (MTP) draft from."""
     return _FLOAT * n_rows * header.number("embedding_length_out", header.embedding_length)
 
 
@@ -320,7 +328,7 @@ def head_buffers(header: ModelHeader, own: LoadParams, n_batch: int) -> tuple[in
 
 
 def widest(header: ModelHeader) -> int:
-    """Return the number of activations per token in a feed-forward layer: gate, up and their product."""
+    """Return how many activations a token has in a feed-forward layer: gate, up and their product."""
     dense = max(header.per_layer("feed_forward_length", (0,)))
     experts = header.number("expert_used_count", 0) * header.number("expert_feed_forward_length", 0)
     return max(3 * dense, 6 * experts)

@@ -1,9 +1,9 @@
 """Device speeds: measured by the kernel probe, or guessed from the kind of device.
 
-The probe is a child process. It loads made-up models of zeros, and times calls of 1 to 512 tokens. The
-models' shapes separate the costs of weight types, layers, attention and memory (`kernel_probe_child.py`);
-short calls read more weights than caches hold. Accelerators are measured the same way. The cost of attention
-depends on a model's heads, so flash and plain attention are measured when a model is planned.
+The probe is a child process that loads synthetic models of zeros and times calls of 1 to 512 tokens. The
+models' shapes separate the costs of weight types, layers, attention and memory (`kernel_probe_child.py`).
+Short calls read more weights than fit in the caches. Accelerators are measured the same way. The cost of
+attention depends on a model's heads, so flash and plain attention are measured when a model is planned.
 
 Real loads correct both measured and guessed speeds (`calibration.py`).
 """
@@ -28,7 +28,7 @@ from edgechat.models.formats.quants import GgmlType
 
 _UNMEASURED = (20e9, 100e9)
 _READS = 30.0
-"""How many times per second a card can read all its memory: 260 GB/s for 8 GB, 770 GB/s for 24 GB."""
+"""How many times per second a card can read all of its memory: 260 GB/s for 8 GB, 770 GB/s for 24 GB."""
 _OPERATIONS: dict[Vendor, float] = {
     "nvidia": 2500.0,
     "amd": 1500.0,
@@ -36,17 +36,17 @@ _OPERATIONS: dict[Vendor, float] = {
     "apple": 1500.0,
     "other": 1000.0,
 }
-"""Operations per second per byte of a card's memory, from llama.cpp's prefill speeds."""
+"""Operations per second for each byte of a card's memory, from llama.cpp's prefill speeds."""
 _SHARED: dict[Vendor, float] = {"nvidia": 4e12, "amd": 2e12, "intel": 1.2e12, "apple": 1e12, "other": 5e11}
-"""Operations per second of an integrated GPU."""
+"""Operations per second on an integrated GPU."""
 _APPLE = 19.0
-"""Operations per second of Apple's GPUs, per byte per second of bandwidth (llama.cpp discussion 4167: M1 to
-M2 Ultra).
+"""Operations per second on Apple's GPUs for each byte per second of bandwidth (llama.cpp discussion 4167: M1
+to M2 Ultra).
 """
 _SHARED_COMPUTE = 4.0
-"""How much faster an integrated GPU computes than the CPU."""
+"""How many times faster an integrated GPU computes than the CPU."""
 _ALONE = 2
-"""A thread gets this multiple of its share of the bandwidth when the others are idle."""
+"""When the other threads are idle, a thread gets this many times its share of the bandwidth."""
 
 
 _KERNELS: dict[GgmlType, tuple[float, float]] = {
@@ -69,10 +69,10 @@ _KERNELS: dict[GgmlType, tuple[float, float]] = {
 }
 _OTHER_KERNELS = (0.6, 0.2)
 """Speed of llama.cpp's CPU kernels relative to a product of float32 matrices: for a large batch, and for one
-token, which requires all weights to be unpacked. Used for types that were not measured here.
+token, for which all weights have to be unpacked. Used for types that were not measured here.
 """
 _ATTENTION, _ATTENTION_ALONE = 0.35, 0.1
-"""The same for attention to the cache."""
+"""The same for attention over the cache."""
 FAMILIES = (
     (GgmlType.Q4_0, GgmlType.Q8_0),
     (GgmlType.IQ4_NL, GgmlType.Q8_0),
@@ -82,17 +82,17 @@ FAMILIES = (
     (GgmlType.BF16, GgmlType.F32),
     (GgmlType.IQ1_S, GgmlType.IQ2_XS, GgmlType.IQ3_S),
 )
-"""Types that are unpacked in the same way, by bits. More bits are never faster, whatever noisy measurements
-say.
+"""Types that are unpacked in the same way, sorted by bits. More bits are never faster, even if noisy
+measurements suggest so.
 """
 _MANY = 64
-"""Rows from which attention is computed in tiles."""
+"""Number of rows from which attention is computed in tiles."""
 
 
 def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
-    """Return a device's speed, derived from its bandwidth and compute.
+    """Return the speed of a device, derived from its bandwidth and compute.
 
-    bandwidth: bytes per second. compute: floating-point operations per second in products of whole matrices.
+    bandwidth: bytes per second. compute: floating-point operations per second in products of entire matrices.
     """
     alone, together = 1 / (_ATTENTION_ALONE * compute), 1 / (_ATTENTION * compute)
     return DeviceSpeed(
@@ -104,7 +104,7 @@ def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
 
 
 def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
-    """Return the speed of an accelerator whose kernels all achieve its full compute; see `guessed`."""
+    """Return the speed of an accelerator whose kernels all reach its full compute; see `guessed`."""
     return DeviceSpeed(
         bandwidth=bandwidth,
         kernels={kind.name: tuple(2 * rows / compute for rows in ROWS) for kind in GgmlType},
@@ -113,9 +113,9 @@ def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
 
 
 def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> DeviceSpeed:
-    """Return the CPU's speed for every type: as measured, or else a slow laptop's.
+    """Return the CPU's speed for every type, as measured, or that of a slow laptop if it was not.
 
-    threads: if fewer than measured. More gain nothing, as the measured number is the best.
+    threads: a number below the measured one. More threads gain nothing, as the measured number is the best.
     """
     if speed is None:
         return guessed(*_UNMEASURED)
@@ -127,7 +127,7 @@ def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> 
 def rate_of_card(
     card: Accelerator, processor: DeviceSpeed, measured: DeviceSpeed | None = None
 ) -> DeviceSpeed:
-    """Return a card's measured speed, or else the usual speed of its kind."""
+    """Return a card's measured speed, or else the usual speed of cards of its kind."""
     if measured is not None:
         return replace(measured, kernels=_completed(measured.kernels))
     if card.devices and card.devices[0].startswith("RPC"):
@@ -157,9 +157,9 @@ def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) 
 
 
 def in_order(kernels: dict[str, Seconds]) -> dict[str, Seconds]:
-    """Return kernels in which, within a family, more bits are never faster; those that were share their mean.
+    """Return the kernels, corrected so that within a family more bits are never faster.
 
-    This is the pool-adjacent-violators algorithm (Ayer et al. 1955).
+    Kernels in the wrong order are set to their mean (pool-adjacent-violators, Ayer et al. 1955).
     """
     ordered = {name: list(seconds) for name, seconds in kernels.items()}
     for family in FAMILIES:
@@ -182,7 +182,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
-    """Return the kernels of all types, deriving unmeasured ones from a similar measured one."""
+    """Return kernels for all types, deriving each one that was not measured from a similar one that was."""
     measured = [kind for kind in GgmlType if kind.name in kernels]
     if not measured:
         return guessed(*_UNMEASURED).kernels
@@ -197,7 +197,7 @@ def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
 
 @cache
 def _usual(kind: GgmlType) -> Seconds:
-    """Return the seconds per weight in calls of `ROWS`, if a float32 operation took one second."""
+    """Return the seconds per weight for calls of `ROWS` tokens, if a float32 operation takes one second."""
     large, alone = _KERNELS.get(kind, _OTHER_KERNELS)
     return tuple(max(2 / alone, 2 * rows / large) for rows in ROWS)
 
@@ -212,36 +212,36 @@ def _scaled(seconds: Seconds, factor: float) -> Seconds:
 
 
 TIME_LIMIT = 60.0
-"""In seconds. With the common types, a two-core machine takes 6 to 8, or 27 with the oldest kernels."""
+"""Time limit in seconds. With the common types, two cores take 6 to 8, or 27 with the oldest kernels."""
 ATTENTION_LIMIT = 30.0
-"""Seconds for one attention shape; an idle two-core machine takes two."""
+"""Time limit for one attention shape, in seconds. An idle two-core machine takes two."""
 _MAX_SHAPES = 32
-"""Attention shapes to store; older ones are dropped."""
+"""How many attention shapes are stored; the oldest are dropped."""
 USUAL = 2**27
-"""Bytes of weights in a test, too many for any cache."""
+"""Bytes of weights in a test: too many to fit in any cache."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
-"""Types measured at first; others are measured when a model uses them."""
+"""Types that are measured the first time. Others are measured when a model uses them."""
 _LARGEST = 2**29
 
 
 class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child process is to measure."""
+    """What the child process should measure."""
 
     threads: tuple[int, ...]
-    """Thread counts to compare, most likely first."""
+    """Thread counts to compare, the likeliest first."""
     types: tuple[GgmlType, ...]
     buffer: int
-    """Bytes to read when measuring bandwidth, too many for any cache."""
+    """How many bytes to read when measuring bandwidth: too many to fit in any cache."""
     shape: AttentionShape | None = None
-    """Attention shape to measure, on the CPU."""
+    """Attention shape to measure on the CPU."""
     before: DeviceSpeed | None = None
-    """The known speed. If given, only the types and the shape are measured, with its number of threads."""
+    """The known speed. If given, only the types and the shape are measured, using its number of threads."""
     device: str = ""
     """llama.cpp's name for an accelerator; '' for the CPU."""
     rpc: tuple[str, ...] = ()
-    """RPC servers that `device` may be on."""
+    """RPC servers that `device` may belong to."""
     is_processor: bool = False
-    """Whether the device is a CPU, on which large matrices with many rows would take too long."""
+    """Whether the device is a CPU, for which large matrices with many rows would take too long."""
 
 
 def measure_speed(
@@ -255,11 +255,11 @@ def measure_speed(
     key: str = "",
     rpc: tuple[str, ...] = (),
 ) -> DeviceSpeed:
-    """Measure a device for some seconds and store the result. Raises ChildFailed.
+    """Measure a device for a few seconds and store the result. Raises ChildFailed.
 
-    before: an earlier measurement. Unless it was disturbed, only missing `types` are measured. If the new one
-    is disturbed, the better figures of both are kept. device: llama.cpp's name for an accelerator. key: its
-    key in the store.
+    before: an earlier measurement. Unless it was disturbed, only the missing `types` are measured. If the new
+    one is disturbed, the better figures of the two are used. device: llama.cpp's name for an accelerator.
+    key: the accelerator's key in the store.
     """
     extends = before is not None and not before.disturbed
     task = ProbeTask(
@@ -282,9 +282,9 @@ def measure_speed(
 
 
 def measure_attention(cpu: Cpu, memory: Memory, shape: AttentionShape, before: DeviceSpeed) -> DeviceSpeed:
-    """Measure an attention shape on the CPU; return and store the CPU's speed with the result.
+    """Measure an attention shape on the CPU. Store and return the CPU's speed including the result.
 
-    If it cannot be measured, the speed says why, and models are planned without it.
+    If it cannot be measured, the speed contains the reason, and models are planned without it.
     """
     task = ProbeTask(
         threads=(before.threads,),
@@ -306,7 +306,7 @@ def measure_attention(cpu: Cpu, memory: Memory, shape: AttentionShape, before: D
 
 
 def _newest(speed: DeviceSpeed, shape: AttentionShape) -> dict[str, AttentionCurve]:
-    """Return the curves of the most recently measured shapes, ending with this one."""
+    """Return the curves of the shapes measured most recently, ending with this one."""
     names = dict.fromkeys(name.split(",")[0] for name in speed.attentions)
     kept = [*(name for name in names if name != str(shape)), str(shape)][-_MAX_SHAPES:]
     curves = speed.attentions.items()
@@ -314,7 +314,7 @@ def _newest(speed: DeviceSpeed, shape: AttentionShape) -> dict[str, AttentionCur
 
 
 def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
-    """Return the child's measurement within `limit` seconds. Raises ChildFailed."""
+    """Return what the child measures within `limit` seconds. Raises ChildFailed."""
     try:
         answer = ask("speed", msgspec.msgpack.encode(task), limit=limit)
         speed = msgspec.msgpack.decode(answer, type=DeviceSpeed)
@@ -326,7 +326,7 @@ def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
 
 
 def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
-    """Return the better figures of both, with the number of threads of `other`."""
+    """Return the better figures from both measurements, with the number of threads from `other`."""
 
     def faster(a: Seconds, b: Seconds) -> Seconds:
         return tuple(map(min, a, b))
@@ -346,7 +346,10 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
 
 
 def _buffer(memory: Memory) -> int:
-    """Return how many bytes to read: several times the last-level cache, at most an eighth of free memory."""
+    """Return how many bytes to read: several times the last-level cache.
+
+    This is limited to an eighth of free memory.
+    """
     text = read_text(Path("/sys/devices/system/cpu/cpu0/cache/index3/size")).strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return min(max(USUAL, 4 * last), _LARGEST, memory.available // 8)

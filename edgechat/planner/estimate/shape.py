@@ -1,7 +1,8 @@
-"""Model shape: each layer's size, how much of it a token reads, and its arithmetic, from the tensor table.
+"""Model shape: each layer's size, how much of it a token reads, and its arithmetic.
 
-Rows of the input embeddings are looked up in RAM; the output matrix is read completely, even if it is tied to
-them. In a mixture of experts, a token reads only the few that it is routed to.
+All this comes from the tensor table. Rows of the input embeddings are looked up in RAM. The output matrix is
+read completely, even if it is tied to them. In a mixture of experts, a token reads only the few experts that
+it is routed to.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ _ALIGNMENT = 32
 
 
 class Matrices(NamedTuple):
-    """Matrices of one type by which tokens are multiplied."""
+    """Matrices of the same type that tokens are multiplied by."""
 
     type: GgmlType
     n: int
-    """Number of weights."""
+    """Total number of weights."""
     n_bytes: int
 
 
 class Layer(NamedTuple):
-    """One block, or the output layer, which computes logits."""
+    """A block of the model, or the output layer, which computes logits."""
 
     weights: int = 0
-    """Bytes without routed experts."""
+    """Size in bytes, without routed experts."""
     experts: int = 0
-    """Bytes of routed experts."""
+    """Size of the routed experts in bytes."""
     matrices: tuple[Matrices, ...] = ()
-    """Matrices in `weights`, by type."""
+    """The matrices in `weights`, grouped by type."""
     experts_matrices: tuple[Matrices, ...] = ()
-    """Matrices in `experts`, by type."""
+    """The matrices in `experts`, grouped by type."""
 
 
 class PlacedPart(NamedTuple):
-    """A part of the model and its device; None is the CPU."""
+    """A part of the model and the device it is on; None is the CPU."""
 
     part: Layer
     device: str | None = None
@@ -54,30 +55,30 @@ class PlacedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model's layers, with the sizes and operations of each."""
+    """A model's layers, with their sizes and numbers of operations."""
 
     layers: tuple[Layer, ...]
     output: Layer
     embedding: int
-    """Bytes of lookup tables, which are in RAM whatever the split."""
+    """Size in bytes of the lookup tables, which are always in RAM."""
     tied: int
-    """Bytes of the input matrix if it is also the output matrix, so that an accelerator gets a copy;
+    """Size in bytes of the input matrix if it is also the output matrix, so that an accelerator gets a copy;
     otherwise 0.
     """
     main_type: GgmlType
-    """The type with the most bytes."""
+    """The type that takes up the most bytes."""
     attention: int
-    """Operations per token and per earlier token in its context, in all layers with full attention."""
+    """Operations per token for each earlier token in its context, in all layers with full attention."""
     window: int
-    """In tokens; 0 without windows."""
+    """Size of the window in tokens; 0 without windows."""
     routed: float
-    """Share of the experts that a token is routed to; 0 without experts."""
+    """Fraction of the experts that a token is routed to; 0 without experts."""
     width: int = 0
     """Size of a token's hidden state."""
     vocabulary: int = 0
     """Number of logits per token."""
     heads: AttentionShape | None = None
-    """One layer's attention; None for unusual kinds."""
+    """The attention of one layer; None if it is of an unusual kind."""
     n_full: int = 0
     """Number of layers with full attention."""
     n_windowed: int = 0
@@ -92,7 +93,7 @@ class ModelShape:
 
     @property
     def parts(self) -> tuple[Layer, ...]:
-        """The layers and the output, which are split among devices."""
+        """The layers and the output, which are distributed among devices."""
         return (*self.layers, self.output)
 
     @property
@@ -102,7 +103,7 @@ class ModelShape:
         return replace(self, layers=(*self.layers[:n], *[Layer()] * self.n_head)) if self.n_head else self
 
     def scaled(self, factor: float, main_type: GgmlType | None = None) -> ModelShape:
-        """Return the shape in another quantization, whose file is `factor` times as large.
+        """Return the shape at another quantization, whose file is `factor` times as large.
 
         main_type: the new main type, if known.
         """
@@ -136,7 +137,7 @@ class ModelShape:
 
 
 def shape_of(header: ModelHeader) -> ModelShape:
-    """Return the shape of a model. Raises ModelFileError if the header lacks it."""
+    """Return the shape of a model. Raises ModelFileError if it is missing from the header."""
     n = header.n_layers
     blocks: list[list[ModelTensor]] = [[] for _ in range(n)]
     ends: list[ModelTensor] = []
@@ -176,7 +177,7 @@ def shape_of(header: ModelHeader) -> ModelShape:
 
 
 def _routed(header: ModelHeader) -> float:
-    """Return the share of the experts that a token uses."""
+    """Return the fraction of the experts that a token uses."""
     experts, used = header.number("expert_count", 0), header.number("expert_used_count", 0)
     return min(1.0, used / experts) if experts else 0.0
 
@@ -203,12 +204,12 @@ def _layer(tensors: list[ModelTensor]) -> Layer:
 
 
 def _attention(header: ModelHeader) -> int:
-    """Return the operations for one query with one key and value, over all heads in a layer."""
+    """Return how many operations one query takes with one key and value, over all heads in a layer."""
     return 2 * max(header.heads, default=0) * (header.key_length + header.value_length)
 
 
 def _heads(header: ModelHeader) -> AttentionShape | None:
-    """Return the shape of a layer's attention; None without an ordinary KV cache (encoders, MLA)."""
+    """Return the shape of a layer's attention, or None if it has no ordinary KV cache (encoders, MLA)."""
     latent = header.number("attention.key_length_mla", 0)
     heads, kv_heads = max(header.heads, default=0), max(header.kv_heads, default=0)
     if header.is_encoder or latent or not heads or not kv_heads:

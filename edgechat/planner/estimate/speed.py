@@ -1,10 +1,10 @@
-"""Speed of a load, predicted from weights and cache and corrected by earlier loads on this machine.
+"""Speed of a load, predicted from its weights and cache, and corrected by earlier loads on this machine.
 
-A call multiplies its tokens by every active weight. Each device takes the time to read the weights from
+A call multiplies its tokens by every active weight. Each device needs the time to read the weights from
 memory or to multiply by them, whichever is longer. One token is limited by memory bandwidth, or on few cores
 by the arithmetic of unpacking; many tokens are limited by arithmetic (Williams et al. 2009, "Roofline").
 Device speeds come from `rates.py`, corrections from `calibration.py`. The time for attention grows with the
-number of tokens before a call; it is measured for the model's heads, or derived from its operations.
+number of tokens before a call. It is measured for the model's heads, or derived from its operations.
 """
 
 from __future__ import annotations
@@ -28,90 +28,92 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Tokens in the prompt, or before the decoded token, for predictions."""
+"""Number of tokens in the prompt, or before the decoded token, that predictions assume."""
 _PART = 500
-"""Length of the prompt in predictions by depth, in tokens."""
+"""Number of prompt tokens that predictions for different depths assume."""
 
 _BUS = 12e9
-"""Bytes per second to a card. For large batches, weights in RAM are sent there if that is faster."""
+"""Transfer rate to a card, in bytes per second. For large batches, weights are sent there from RAM if that is
+faster.
+"""
 _MICRO_BATCH = ROWS[-1]
 _STEP = 0.2e-3
-"""Seconds per token outside llama.cpp, for sampling and display."""
+"""Seconds per token spent outside llama.cpp, on sampling and display."""
 _FLOAT = 4
 _LEAST = 1e-9
-"""Minimum seconds per prompt token."""
+"""Lower limit for the seconds per prompt token."""
 MASK = 4
-"""Bytes of the attention mask per token and cell."""
+"""Bytes that the attention mask takes per token and cell."""
 GRAPH = 15_000
-"""Bytes that the RPC client sends to describe a layer: some 50 tensors of 296 bytes."""
+"""Bytes that the RPC client sends to describe a layer: about 50 tensors of 296 bytes."""
 _SAME_GRAPH = 256
-"""The graph is sent again after this many prompt tokens, as attention covers the cache in such steps."""
+"""The graph is sent again after this many prompt tokens, because attention covers the cache in such steps."""
 DEPTHS = (0, 1000, 4000, 16000)
-"""Numbers of earlier tokens for which the speed is predicted."""
+"""Numbers of earlier tokens for which speeds are predicted."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted seconds, before any correction."""
+    """Predicted times in seconds, before any correction."""
 
     decode: float
-    """For one token with nothing before it."""
+    """Time for decoding one token with nothing before it."""
     decode_depth: float
-    """In addition, for each token before it."""
+    """Added to `decode` for each token before it."""
     prefill: float
-    """For each prompt token."""
+    """Time for reading each prompt token with nothing before it."""
     prefill_depth: float
-    """In addition, for each token before it."""
+    """Added to `prefill` for each token before it."""
     window: int = 0
     """Maximum number of tokens that windowed layers attend to."""
     decode_window: float = 0.0
-    """In addition to `decode`, for each earlier token within the window."""
+    """Added to `decode` for each earlier token within the window."""
     prefill_window: float = 0.0
-    """In addition to `prefill`, for each earlier token within the window."""
+    """Added to `prefill` for each earlier token within the window."""
     calls: Seconds = ()
-    """For calls of `ROWS` tokens with nothing before them. Every token gets logits, except in the longest
-    call.
+    """For calls of `ROWS` tokens with nothing before them. Logits are computed for every token, except in the
+    longest call.
     """
     calls_depth: Seconds = ()
-    """In addition to `calls`, for each token before them."""
+    """Added to `calls` for each token before them."""
     graph: float = 0.0
-    """Added if a call's size differs from the previous one's, as graphs are then sent to other machines."""
+    """Added if a call is not as long as the previous one, because graphs are then sent to other machines."""
 
     def decoding(self, depth: float) -> float:
-        """Return the seconds for decoding a token after `depth` others."""
+        """Return the seconds it takes to decode a token after `depth` others."""
         return self.decode + self.decode_depth * depth + self.decode_window * min(depth, self.window)
 
     def call(self, n: int, depth: int = 0) -> float:
-        """Return the seconds for a call of `n` tokens after `depth` others, with `n` up to `ROWS[-1]`."""
+        """Return the seconds for a call of `n` tokens (at most `ROWS[-1]`) after `depth` others."""
         deeper = depth * _at(n, ROWS, self.calls_depth) if self.calls_depth else 0.0
         return _at(n, ROWS, self.calls) + deeper
 
     def prefilling(self, n: int, depth: int = 0) -> float:
-        """Return the seconds for reading `n` prompt tokens after `depth` others."""
+        """Return the seconds it takes to read `n` prompt tokens after `depth` others."""
         windowed = self._within(depth + n) - self._within(depth)
         return n * (self.prefill + self.prefill_depth * (depth + n / 2)) + self.prefill_window * windowed
 
     def _within(self, n: int) -> float:
-        """Return the total number of earlier tokens within the window, summed over the first `n` tokens."""
+        """Return how many earlier tokens are within the window, summed over the first `n` tokens."""
         first = min(n, self.window)
         return first * first / 2 + self.window * (n - first)
 
 
 class Attending(msgspec.Struct, frozen=True):
-    """How a load attends to its cache."""
+    """How attention in a load reads the cache."""
 
     kind: AttentionKind
     cache_type: CacheType
     n_seq_max: int
-    """Number of sequences whose windows share cells."""
+    """Number of sequences whose windows share the cells."""
 
 
 class _Layers(NamedTuple):
-    """Seconds of attention in some layers on a device, for calls of `ROWS` tokens."""
+    """Seconds that attention takes in some layers on a device, for calls of `ROWS` tokens."""
 
     first: Seconds
     """For a call with nothing before it."""
     per_cell: Seconds
-    """In addition, for each cell before it."""
+    """Added to `first` for each cell before the call."""
 
 
 class SpeedAtDepth(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,28 +122,28 @@ class SpeedAtDepth(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     decode_tps: float
     prompt_tps: float
-    """For the next 500 tokens."""
+    """Speed of reading the next 500 tokens."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted speed."""
 
     decode_tps: float
-    """Tokens per second, after 1,000 tokens."""
+    """Speed of decoding after 1,000 tokens, in tokens per second."""
     prompt_tps: float
-    """Tokens per second in a prompt of 1,000."""
+    """Speed of reading a prompt of 1,000 tokens, in tokens per second."""
     ttft_ms: float
-    """Milliseconds from such a prompt to the first token."""
+    """Time to first token for such a prompt, in milliseconds."""
     basis: str
     """How the speed is known, as a phrase."""
     by_depth: tuple[SpeedAtDepth, ...] = ()
-    """For `DEPTHS` within the context."""
+    """Speeds at those `DEPTHS` that are within the context."""
 
 
 _VERIFIED = 0.25
-"""Share of a reply's calls that verify a draft, if there are drafts."""
+"""Fraction of a reply's calls that verify a draft, if drafting is possible."""
 _WORTH = 0.95
-"""Plain attention needs more memory, so it must take less than this share of flash attention's time."""
+"""Plain attention needs more memory, so it must take less than this fraction of flash attention's time."""
 
 
 def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bool) -> bool:
@@ -154,16 +156,16 @@ def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bo
 
 
 def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> float:
-    """Return the seconds spent on a chat's reading and writing, at one depth."""
+    """Return the seconds that a chat's reading and writing take at one depth."""
     several = forecast.call(ATTENTION_ROWS[1], depth) - forecast.call(1, depth)
     writing = forecast.decoding(depth) + (_VERIFIED * several if drafts else 0.0)
     return use.read * forecast.prefilling(_PART, depth) / _PART + use.written * writing
 
 
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:
-    """Return the expected speed of a load; context: its length in tokens.
+    """Return the expected speed of a load. context: its length in tokens.
 
-    Reading a prompt is never slower than decoding as many tokens.
+    Reading a prompt is never slower than decoding the same number of tokens.
     """
 
     def reading(n: int, depth: int) -> float:
@@ -195,10 +197,10 @@ def forecast(
     cache_bytes_per_token: int,
     attending: Attending | None = None,
 ) -> Forecast:
-    """Return the forecast for a load with its parts on these devices.
+    """Return the forecast for a load whose parts are on these devices.
 
-    rates: by device; None is the CPU. cache_bytes_per_token: in all layers with full attention. attending:
-    None for MLX.
+    rates: keyed by device; None is the CPU. cache_bytes_per_token: for all layers with full attention.
+    attending: None for MLX.
     """
     layers = Counter(part.device for part in placed[:-1]) or Counter([None])
     share = {device: n / layers.total() for device, n in layers.items()}
@@ -218,9 +220,9 @@ def forecast(
             seconds += n * sum(_product(one, device, rates, at) for one in part.matrices)
             seconds += n * sum(_routed(one, own, rates, at, shape.routed) for one in part.experts_matrices)
         seconds += on_links(shape, placed, rates, ROWS[row]) + full.first[row] + windowed.first[row]
-        # More rows never take less time, nor more than the same rows one after the other.
+        # More rows never take less time, nor more time than the same rows one by one.
         calls.append(min(max(seconds, calls[-1]), rows * calls[0]) if calls else seconds)
-    # Each remote device is sent a mask of the cells that each token attends to.
+    # Each remote device is sent a mask that shows which cells each token attends to.
     links, n_parts = _links(placed, rates), Counter(part.device for part in placed)
     masks = sum(MASK / link.up for link in links.values())
     graph = sum(GRAPH * n_parts[device] / link.up for device, link in links.items())
@@ -245,7 +247,7 @@ def forecast(
 
 
 def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | None) -> _Layers:
-    """Return one layer's attention time on a device: measured, or derived from the number of operations."""
+    """Return one layer's attention time on a device, measured or derived from its number of operations."""
     if attending is not None and shape.heads is not None:
         name = attention_name(shape.heads, attending.cache_type, attending.kind)
         if (curve := speed.attentions.get(name)) is not None:
@@ -261,7 +263,7 @@ def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | Non
 
 
 def _together(parts: Sequence[tuple[float, _Layers]]) -> _Layers:
-    """Add up the attention times in (number of layers, time per layer) pairs."""
+    """Add up attention times, given as (number of layers, time per layer) pairs."""
     first, per_cell = (
         tuple(sum(n * layers[at][row] for n, layers in parts) for row in range(len(ROWS))) for at in (0, 1)
     )
@@ -269,7 +271,7 @@ def _together(parts: Sequence[tuple[float, _Layers]]) -> _Layers:
 
 
 def _window(shape: ModelShape, attending: Attending | None) -> int:
-    """Return the number of cells that windowed layers attend to, with room for a call.
+    """Return how many cells windowed layers attend to, including room for a call.
 
     Without flash attention, the cells of all sequences are computed and then masked.
     """
@@ -278,7 +280,7 @@ def _window(shape: ModelShape, attending: Attending | None) -> int:
 
 
 def _at(rows: int, known: Sequence[int], values: Sequence[float]) -> float:
-    """Return the value for a call of `rows` tokens, interpolated between the nearest known ones."""
+    """Return the value for a call of `rows` tokens, interpolated between the nearest known values."""
     above = next(at for at, more in enumerate(known) if more >= rows)
     below = max(0, above - 1)
     part = (rows - known[below]) / max(1, known[above] - known[below])
@@ -286,7 +288,7 @@ def _at(rows: int, known: Sequence[int], values: Sequence[float]) -> float:
 
 
 def _links(placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed]) -> dict[str | None, Link]:
-    """Return the links to devices on other machines that a load uses."""
+    """Return the links that a load uses to devices on other machines."""
     used = {part.device: rates[part.device].link for part in placed}
     return {device: link for device, link in used.items() if link is not None}
 
@@ -297,7 +299,7 @@ def on_links(
     """Return the seconds that a call of `rows` tokens spends on links to other machines.
 
     Hidden states travel through this machine whenever the next part is on another device. The output returns
-    its highest logits, each with its token. llama.cpp sends without waiting, and waits once for the result.
+    its highest logits, each with its token. llama.cpp sends without waiting, and waits only for the result.
     """
     seconds, before = 0.0, None
     links = _links(placed, rates)
@@ -320,7 +322,7 @@ def on_links(
 def _product(
     matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int
 ) -> float:
-    """Return the seconds to multiply `ROWS[row]` tokens by matrices on a device."""
+    """Return the seconds it takes to multiply `ROWS[row]` tokens by matrices on a device."""
     kind, n, n_bytes = matrices
     speed = rates[device]
     seconds = max(n_bytes / speed.bandwidth, n * speed.kernels[kind.name][row])
@@ -334,7 +336,7 @@ def _product(
 def _routed(
     matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int, routed: float
 ) -> float:
-    """Return the seconds for routed experts; routed: share of the experts that a token uses.
+    """Return the seconds that routed experts take. routed: fraction of the experts that a token uses.
 
     Some experts get several tokens, others none.
     """

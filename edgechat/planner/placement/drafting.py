@@ -1,13 +1,14 @@
-"""Drafting: whether a model can use drafts, what they cost, and whether a small model or its own layers (MTP)
-can make them.
+"""Drafting: whether a model can use drafts, what they cost, and what can make them.
+
+Drafts may come from a small model or from the model's own layers (MTP).
 
 Rejected drafts have to be undone. Cells of a KV cache are simply removed. A recurrent state is restored from
-a snapshot, which llama.cpp keeps for some architectures and which takes as much memory as the state. With
-MLX, the state before a call is kept, and the call's accepted tokens are computed again.
+a snapshot, which llama.cpp stores for some architectures, and which takes as much memory as the state itself.
+With MLX, the state before each call is stored, and the call's accepted tokens are computed again.
 
 A model's own drafting layers are loaded if they fit beside the context that was chosen without them, and if
-they make replies faster. The context is shortened for them only if they make replies much faster, and if it
-remains long enough.
+they make replies faster. The context is shortened to make room for them only if they make replies much
+faster, and if enough context remains.
 """
 
 from __future__ import annotations
@@ -38,32 +39,32 @@ from edgechat.planner.plan import HeadPlan
 from edgechat.planner.request import ENOUGH
 
 AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
-"""Values of `draft` that are not models."""
+"""Values of `draft` that do not name a model."""
 DRAFTED = 15
-"""Maximum drafted tokens in a batch."""
+"""Maximum number of drafted tokens in a batch."""
 _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
-"""Number of snapshots: of a small state, and of a large one."""
+"""Number of snapshots of a small state, and of a large one."""
 _SHARE = 2
-"""A draft model that was not requested must be smaller than the target by more than this factor."""
+"""Unless the user requested it, a draft model must be smaller than the target by more than this factor."""
 _MAX_PADDING = 128
-"""Tokens by which the sizes of two vocabularies may differ, as some are padded."""
+"""How many tokens the sizes of two vocabularies may differ by, as some are padded."""
 
 _TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
-"""Maps tokenizers to another one of the same kind."""
+"""Maps tokenizers to others that belong to the same kind."""
 _UNKNOWN_TOKENIZERS = ("none", "no_vocab")
 
 
 KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
-"""What users are told about a model's format."""
+"""What users are told about the format of a model."""
 
 
 def asks_for_drafts(wish: str | None) -> bool:
-    """Return whether drafts were explicitly requested."""
+    """Return whether the user explicitly requested drafts."""
     return wish not in (None, AUTO, NONE)
 
 
 def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return what drafting costs a model, except with its own layers (see `head_costs`).
+    """Return the cost of drafting for a model, except with its own layers (see `head_costs`).
 
     wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
     """
@@ -90,9 +91,9 @@ def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
 
 
 def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
-    """Return what drafting with the model's own layers costs, or why it has no such layers.
+    """Return the cost of drafting with the model's own layers, or why it has no such layers.
 
-    beside: there are layers in a separate file.
+    beside: whether there are layers in a separate file.
     """
     if wish not in (AUTO, MTP) or header.makes_embeddings:
         return NOBODY
@@ -104,9 +105,9 @@ def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> Draft
 
 
 def misfit(target: ModelHeader, draft: ModelHeader) -> str:
-    """Return why `draft` cannot draft for `target`, judging by the headers; '' if it can.
+    """Return why `draft` cannot draft for `target`, judging by their headers; '' if it can.
 
-    The tokens themselves are compared once both are loaded.
+    The tokens themselves are compared once both models are loaded.
     """
     if draft.format != target.format:
         return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
@@ -126,18 +127,18 @@ def misfit(target: ModelHeader, draft: ModelHeader) -> str:
 
 
 def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
-    """Return whether a model is small enough to draft for another."""
+    """Return whether a model is small enough to draft for another one."""
     return draft.weights_bytes * _SHARE < target.weights_bytes
 
 
 def _tokenizer_kind(header: ModelHeader) -> str:
-    """Return the kind of tokenizer; '' if unknown."""
+    """Return the kind of tokenizer that a model has; '' if unknown."""
     name = header.text("tokenizer.ggml.model") or ""
     return "" if name in _UNKNOWN_TOKENIZERS else _TOKENIZER_KINDS.get(name, name)
 
 
 def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
-    """Return whether both models add the same BOS or EOS token, or True if a header does not say."""
+    """Return whether both models add the same BOS or EOS token, or True if one header does not say."""
     adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (target, draft)]
     if None in adds:
         return True
@@ -146,23 +147,23 @@ def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
 
 
 ACCEPTED = 0.7
-"""Expected acceptance rate before anything has been drafted."""
+"""Acceptance rate to expect before anything has been drafted."""
 LONGEST = 8
-"""Maximum tokens in a draft."""
+"""Maximum length of a draft, in tokens."""
 EAGLE_BATCH = 64
-"""Tokens that an EAGLE-3 draft reads in one call."""
+"""Number of tokens that an EAGLE-3 draft model reads in one call."""
 LEAST_GAIN = 1.05
-"""Speedup below which the layers are not worth their memory."""
+"""The layers are worth their memory from this speedup on."""
 WORTH_CONTEXT = 1.25
-"""Speedup from which the layers are worth giving up some context."""
+"""The layers are worth a shorter context from this speedup on."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadedModel:
-    """A model with its drafting layers, in its own file or in a separate one."""
+    """A model with its drafting layers, which are in its own file or in a separate one."""
 
     model: ModelOnMachine
-    """Its loads have room for verifying drafts and for copies of recurrent states."""
+    """The model, whose loads have room for verifying drafts and for copies of recurrent states."""
     file: HeadFile | None = None
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
@@ -171,10 +172,10 @@ class HeadedModel:
         return load if self.file is None else load.beside(self._beside(self.file, load))
 
     def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
-        """Return the load of the separate file, by formula, on the output's device if it fits there."""
+        """Return the separate file's load, by formula, placed on the output's device if it fits there."""
         header = file.header
         own = load.params.of_head()
-        if file.kind == "eagle3":  # llama.cpp keeps logits of every token in a call
+        if file.kind == "eagle3":  # in this case llama.cpp stores the logits of all tokens in a call
             own = msgspec.structs.replace(
                 own, n_batch=EAGLE_BATCH, n_ubatch=EAGLE_BATCH, n_outputs_max=EAGLE_BATCH
             )
@@ -203,9 +204,9 @@ class HeadedModel:
         return replace(load, params=params, layout=layout, needs=needs, buffers=(), draft=None)
 
     def expected_gain(self, load: LoadConfig) -> float:
-        """Return the expected speedup of replies from drafting with the best draft length.
+        """Return how much faster replies are expected to be when drafting with the best draft length.
 
-        A step decodes all the drafted tokens plus one, and yields the accepted ones plus one.
+        A step decodes all the drafted tokens and one more, and yields the accepted ones and one more.
         """
         n_chained = len(stated_layers(self._header)) if is_chained(self._header) else 1
         limits = [LONGEST, n_chained if n_chained > 1 else LONGEST]
@@ -221,7 +222,7 @@ class HeadedModel:
         return self.model.header if self.file is None else self.file.header
 
     def _draft_seconds(self, load: LoadConfig, n_chained: int) -> float:
-        """Return the seconds per drafted token; chained layers draft one token each."""
+        """Return the seconds that drafting takes per token. Chained layers draft one token each."""
         if self.file is None or load.draft is None:
             shape, layout = self.model.shape, load.layout
         else:
@@ -233,22 +234,23 @@ class HeadedModel:
 
 @dataclass(frozen=True, slots=True)
 class HeadChoice:
-    """A load with the model's own drafting layers, or one without them and the reason."""
+    """A load with the model's own drafting layers, or a load without them and the reason."""
 
     load: LoadConfig
     head: HeadPlan | None = None
     why_not: str = ""
-    """Why the layers are not used; '' if there are none."""
+    """Why the layers are not used; '' if the model has none."""
     why_context: str = ""
-    """Why the context has this length, if it was changed."""
+    """Why the context has this length, if the layers changed it."""
 
 
 def reserve_head(
     model: ModelOnMachine, headed: HeadedModel, load: LoadConfig, reserved: LoadConfig
 ) -> HeadChoice | None:
-    """Return the load with memory reserved for the drafting layers; None if only the load without them fits.
+    """Return the load with memory reserved for the drafting layers.
 
-    headed: the model with them. reserved: its best load.
+    Returns None if only the load without them fits. headed: the model with the layers. reserved: its best
+    load.
     """
     if headed.model.fits(reserved) or not model.fits(load):
         return HeadChoice(reserved, _plan(model, load, headed, reserved))
@@ -263,10 +265,10 @@ def choose_head(
     *,
     requested: bool,
 ) -> HeadChoice:
-    """Return the load with the model's own drafting layers if they are worth it, or unchanged.
+    """Return the load with the model's own drafting layers if they are worth it, or else the load unchanged.
 
     headed: the model with the layers. shorter: contexts that may be chosen instead, longest first. requested:
-    the layers were requested, so they need not be worth it.
+    whether the user requested the layers, in which case they are used even if they are not worth it.
     """
     beside = headed.load(load.context, load.params.cache_type)
     if load.source == EXACT != beside.source:
@@ -287,9 +289,9 @@ def choose_head(
 
 
 def _plan(model: ModelOnMachine, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
-    """Return the memory that the layers need, and the gain over a load without them.
+    """Return how much memory the layers need, and the speedup over a load without them.
 
-    That load may have a better layout.
+    The load without them may have a better layout.
     """
     context, cache_type = other.context, other.params.cache_type
     is_same = (context, cache_type) == (load.context, load.params.cache_type)

@@ -52,10 +52,10 @@ from edgechat.planner.request import ENOUGH, PlanRequest
 from edgechat.settings import EngineName, EngineProgram, RuntimeQuant, Settings
 
 _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
-"""Bytes besides weights and cache: Python and torch in RAM, CUDA's context and activations on a card."""
+"""Bytes besides weights and cache: Python and torch in RAM; CUDA's context and activations on a card."""
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
-"""From this many cores on, vLLM may reserve one for its front end. Of two cores, that would be half."""
+"""Minimum number of cores for vLLM to reserve one for its front end. Out of two, that would be half."""
 _LOOPBACK = "127.0.0.1"
 _CALL_PARSERS = {
     "<function=": "qwen3_coder",
@@ -64,21 +64,21 @@ _CALL_PARSERS = {
     "<|channel|>": "openai",
     "<|tool_call>": "gemma4",
 }
-"""Maps marks in a chat template to vLLM's tool call parsers. Others get the parser for Hermes and Qwen."""
+"""Maps strings in a chat template to vLLM's tool call parsers. Others get the parser for Hermes and Qwen."""
 _FITTING = 1.02
-"""Factor by which a load may exceed a budget, because the formulas are not exact."""
+"""Factor by which a load may exceed a budget, as the formulas are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
     cards: tuple[Accelerator, ...]
-    """Empty for RAM."""
+    """The cards to use; empty for RAM."""
     context: int
     memory: tuple[DeviceMemory, ...]
 
     @property
     def excess(self) -> int:
-        """Bytes by which the fullest memory exceeds its budget."""
+        """How many bytes the fullest memory is over its budget."""
         return max(part.total_bytes - int(_FITTING * part.budget_bytes) for part in self.memory)
 
 
@@ -91,9 +91,9 @@ def engine_plan(
     *,
     must_run: bool = True,
 ) -> LoadPlan:
-    """Return how a program runs a safetensors model. request: includes settings.toml.
+    """Return how a program runs a safetensors model. request: already merged with settings.toml.
 
-    must_run: raise EngineMissing if the program is not installed, rather than note it. Also raises
+    must_run: raise EngineMissing if the program is not installed, instead of just noting it. Also raises
     ModelNotFound, ModelFileError, HubError, DoesNotFit or SettingsError.
     """
     start, notes = _start(engine, config, must_run=must_run)
@@ -137,7 +137,10 @@ def engine_plan(
 
 
 def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = True) -> LoadPlan:
-    """Return how llama-server runs a GGUF file, based on edgechat's own plan. Raises EngineMissing."""
+    """Return how llama-server runs a GGUF file, based on the plan that edgechat made for itself.
+
+    Raises EngineMissing.
+    """
     start, notes = _start("llama-server", config, must_run=must_run)
     arguments = ["-m", local.model_path, "--host", _LOOPBACK, "--port", PORT, "--alias", local.model_name]
     arguments += [
@@ -178,7 +181,7 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
 def _start(
     engine: EngineName, config: Settings, *, must_run: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the start of the command line, and notes for users."""
+    """Return the beginning of the command line, and notes for users."""
     facts = PROGRAMS[engine]
     try:
         start = start_of(engine, config)
@@ -215,7 +218,7 @@ def _check(engine: EngineName, model: SafetensorsModel, request: PlanRequest) ->
 def _placed(
     engine: EngineName, model: SafetensorsModel, request: PlanRequest, profile: DeviceProfile
 ) -> tuple[_Placement, list[str]]:
-    """Return a model's placement and context, and the reasons. Raises DoesNotFit."""
+    """Return a model's placement and context, with the reasons. Raises DoesNotFit."""
     trained = model.trained_context
     wanted = request.context
     if wanted is not None and trained is not None and wanted > trained:
@@ -225,7 +228,7 @@ def _placed(
         )
     contexts = [min(one, trained or one) for one in CONTEXTS] if wanted is None else [wanted]
     *on_cards, in_ram = _card_sets(engine, model, profile)
-    # Enough context on fewer cards is better than more context, and any context on cards is better than RAM.
+    # Sufficient context on fewer cards beats more context, and any context on cards beats RAM.
     short = [one for one in contexts if one < min(ENOUGH, contexts[0])]
     long = [one for one in contexts if one not in short]
     tried = [
@@ -296,9 +299,9 @@ def _placement(
 def _card_sets(
     engine: EngineName, model: SafetensorsModel, profile: DeviceProfile
 ) -> list[tuple[Accelerator, ...]]:
-    """Return the sets of cards to try, smallest first, with RAM last.
+    """Return the sets of cards to try, smallest first, and RAM last.
 
-    Tensor parallelism needs identical cards, and the number of heads must be divisible by theirs.
+    Tensor parallelism requires identical cards, whose number must divide the number of heads.
     """
     cards = sorted(filter(_runs_torch, profile.accelerators), key=lambda card: -card.free)
     if engine == "transformers":
@@ -315,7 +318,7 @@ def _runs_torch(card: Accelerator) -> bool:
 
 
 def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str]:
-    """Return the environment variables that select the cards, numbered in PCI bus order."""
+    """Return the environment variables that select the cards, which are numbered in PCI bus order."""
     nvidia = [card for card in profile.accelerators if card.vendor == "nvidia" and card.pci is not None]
     if len(nvidia) < 2 or not all(card in nvidia for card in placement.cards):
         return {}
@@ -325,22 +328,22 @@ def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str
 
 
 def _share(placement: _Placement) -> str:
-    """Return the share of a card's memory for a program: free memory minus a margin."""
+    """Return what fraction of a card's memory a program may use: the free memory minus a margin."""
     shares = [Card(card.name, card).budget / card.total for card in placement.cards]
     return f"{math.floor(100 * min(_MOST_SHARE, *shares)) / 100:.2f}"
 
 
 def _of_vllm(model: SafetensorsModel, placement: _Placement) -> Sequence[str]:
-    # vLLM detects the quantization itself, and picks faster kernels if it is not told.
+    # vLLM detects the quantization itself, and picks faster kernels if it is not specified.
     arguments = [model.argument, "--host", _LOOPBACK, "--port", PORT, "--served-model-name", model.name]
     arguments += ["--max-model-len", f"{placement.context}"]
-    # Without a parser it refuses every request with tools.
+    # Without a parser, vLLM rejects every request with tools.
     parser = next((name for sign, name in _CALL_PARSERS.items() if sign in model.template), "hermes")
     arguments += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     if placement.cards:
         arguments += ["--gpu-memory-utilization", _share(placement)]
         arguments += ["--tensor-parallel-size", f"{len(placement.cards)}"]
-    else:  # compiling takes 50 s, and pays off after 5,000 tokens (0.5B, two cores)
+    else:  # compiling takes 50 s, which pays off after 5,000 tokens (0.5B, two cores)
         arguments.append("--enforce-eager")
     return arguments
 
@@ -348,7 +351,7 @@ def _of_vllm(model: SafetensorsModel, placement: _Placement) -> Sequence[str]:
 def _of_sglang(model: SafetensorsModel, placement: _Placement) -> Sequence[str]:
     arguments = ["--model-path", model.argument, "--host", _LOOPBACK, "--port", PORT]
     arguments += ["--served-model-name", model.name, "--context-length", f"{placement.context}"]
-    arguments += ["--api-key", API_KEY]  # there is no other way to pass it
+    arguments += ["--api-key", API_KEY]  # there is no other way to pass the key
     if placement.cards:
         return [
             *arguments,
@@ -397,7 +400,7 @@ def _with_program(
 _TIME_LIMIT = 60.0
 _MAX_TOKENIZER = 2**24
 _BYTES: dict[RuntimeQuant, float] = {"nf4": 0.5 + 1 / 64 + 1 / 512, "int8": 1.0}
-"""Bytes per weight. NF4 has a one-byte scale for every 64 weights (QLoRA, section 3)."""
+"""Bytes per weight. NF4 has a one-byte scale for each group of 64 weights (QLoRA, section 3)."""
 _SLIDING = ("sliding_attention", "chunked_attention")
 _WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
 
@@ -408,17 +411,17 @@ class SafetensorsModel:
 
     name: str
     argument: str
-    """What the program is given as the model: a folder's path, or owner/repo."""
+    """What to pass to the program as the model: the path of a folder, or owner/repo."""
     config: Config
     stored_bytes: int
-    """Size of all stored weights in bytes."""
+    """Total size of the stored weights in bytes."""
     is_here: bool
     template: str = ""
     """The chat template; '' if it is not on this machine."""
 
     @property
     def trained_context(self) -> int | None:
-        """The trained context in tokens, or None if unknown."""
+        """The context it was trained with, in tokens, or None if unknown."""
         return self.config.number("max_position_embeddings", "n_positions", "seq_length", "model_max_length")
 
     @property
@@ -428,7 +431,7 @@ class SafetensorsModel:
 
     @property
     def quantization(self) -> str:
-        """The quantization of the weights, in capitals ('AWQ', 'GPTQ', 'FP8'), or ''."""
+        """The quantization method of the weights in capitals ('AWQ', 'GPTQ', 'FP8'), or ''."""
         stated = self.config.get("quantization_config")
         method = stated.get("quant_method") if isinstance(stated, dict) else None
         return one_line(method, 40).upper() if isinstance(method, str) else ""
@@ -440,12 +443,12 @@ class SafetensorsModel:
 
     @property
     def element_bytes(self) -> int:
-        """Size of a value in computations and in the KV cache, in bytes."""
+        """Size in bytes of one value in computations and in the KV cache."""
         dtype = self.config.get("dtype") or self.config.get("torch_dtype")
         return 4 if dtype == "float32" else 2
 
     def weights_bytes(self, quant: RuntimeQuant = "none") -> int:
-        """Return the bytes of memory for the weights. Embeddings and output keep their stored type."""
+        """Return how many bytes the weights take in memory. Embeddings and output keep their stored type."""
         if quant == "none":
             return self.stored_bytes
         tables = 1 if self.config.get("tie_word_embeddings") else 2
@@ -454,11 +457,11 @@ class SafetensorsModel:
         return int(kept + (self.stored_bytes - kept) / self.element_bytes * _BYTES[quant])
 
     def cache_bytes(self, n_tokens: int) -> int:
-        """Return the size of the keys and values of `n_tokens` tokens, in bytes.
+        """Return the size in bytes of the keys and values for `n_tokens` tokens.
 
-        Each layer takes 2 x KV heads x head size x bytes per value for a token. Layers with a window keep no
-        more than that, and layers without attention over tokens keep nothing that grows. With latent
-        attention (MLA), the latent vector and the rotated part are kept instead.
+        Each layer takes 2 x KV heads x head size x bytes per value for a token. Layers with a window store at
+        most one window, and layers without attention over tokens store nothing that grows. With latent
+        attention (MLA), the latent vector and the rotated part are stored instead.
         """
         config = self.config
         latent = config.number("kv_lora_rank")
@@ -478,7 +481,7 @@ class SafetensorsModel:
 
 
 def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
-    """Return the model in a folder or hub repository (owner/repo).
+    """Return the model in a folder or in a hub repository (owner/repo).
 
     From the hub, only the file list and config are read. Raises ModelNotFound, ModelFileError or HubError.
     """
@@ -505,7 +508,7 @@ def _folder(name: str) -> Path | None:
     if repo is None:
         return None
     snapshots = hub_cache() / f"models--{repo.repo.replace('/', '--')}" / "snapshots"
-    try:  # if files are missing, the program completes the folder
+    try:  # if files are missing, the program will download them
         found = sorted((one for one in snapshots.iterdir() if _weights(one)), key=os.path.getmtime)
     except OSError:
         return None
@@ -521,7 +524,7 @@ def _in_folder(folder: Path) -> SafetensorsModel:
         config = parse_config(bounded(folder / CONFIG, MAX_CONFIG), name)
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the folder.") from error
-    # A model in the hub's cache is passed by name, so the program can complete it.
+    # Pass models in the hub's cache by name, so that the program can download missing files.
     in_cache = folder.parent.name == "snapshots" and folder.is_relative_to(hub_cache())
     argument = name if in_cache else str(folder)
     return SafetensorsModel(name, argument, config, _total(sizes.items()), True, _template(folder))
@@ -561,7 +564,10 @@ def _weights(folder: Path) -> dict[str, int]:
 
 
 def _total(sizes: Iterable[tuple[str, int]]) -> int:
-    """Return the size of the weights. Some models contain them twice, also in their makers' own format."""
+    """Return the total size of the weights.
+
+    Some models come with a second copy, in their makers' own format, which is not counted.
+    """
     stored = {name: size for name, size in sizes if name.endswith(".safetensors")}
     usual = {name: size for name, size in stored.items() if name.startswith("model")}
     return sum((usual or stored).values())

@@ -1,6 +1,6 @@
-"""One model on one machine: the ways to load it, how much memory each needs, and how fast it is.
+"""One model on one machine: the ways to load it, how much memory each takes, and how fast it is.
 
-The memory comes from llama.cpp's dry run for a GGUF file, and from formulas for an MLX model.
+For a GGUF file, the memory comes from llama.cpp's dry run; for an MLX model, from formulas.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ from edgechat.settings import AttentionWish
 _LONGEST = 32768
 _TRIES = 6
 _CHECKPOINTS, _CHECKPOINT_SHARE = 32, 1 / 8
-"""Maximum number of checkpoints, and their share of the RAM left beside the load."""
+"""Maximum number of checkpoints, and their maximum fraction of the RAM that the load leaves free."""
 
 LONGEST_TEXT = 8192
-"""Maximum context in tokens unless more is requested. The compute buffers grow with it."""
+"""Maximum context in tokens, unless the user requests more. The compute buffers grow with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCosts:
-    """What drafting costs a model, whatever makes the drafts."""
+    """The cost of drafting for a model, whatever makes the drafts."""
 
     drafted: int = 0
-    """Maximum drafted tokens in a call; 0 for no drafts."""
+    """Maximum number of drafted tokens in a call; 0 for no drafts."""
     n_rs_seq: int = 0
-    """Snapshots of each sequence's recurrent state, that is, how many tokens can be undone."""
+    """Number of snapshots of each sequence's recurrent state, which is how many tokens can be undone."""
     mtp: bool = False
-    """Whether the model's own layers (MTP) draft."""
+    """Whether the model's own layers (MTP) make the drafts."""
     why_not: str = ""
-    """Why there are no drafts, as a sentence."""
+    """Why there is no drafting, as a sentence."""
 
 
 NOBODY = DraftCosts()
@@ -88,46 +88,46 @@ NOBODY = DraftCosts()
 
 @dataclass(frozen=True)
 class ModelOnMachine:
-    """One model on one machine, with the calibration of predictions."""
+    """One model on one machine, with a calibration for predictions."""
 
     name: str
     header: ModelHeader
     shape: ModelShape
     budget: Budget
     rates: Mapping[str | None, DeviceSpeed]
-    """Speeds of the CPU (None) and of each card."""
+    """The speeds of the CPU (None) and of each card."""
     measure: Measure | None = None
-    """If None, all sizes are estimated."""
+    """Does a dry run. If None, all sizes are estimated."""
     learned: Calibration = field(default_factory=Calibration)
     processor: str = ""
-    """The CPU's name and number of threads, as a key for the calibration."""
+    """The CPU's name and number of threads, used as a key for calibration."""
     rpc: tuple[str, ...] = ()
-    """RPC servers whose devices are among the cards."""
+    """RPC servers that have some of the cards."""
     drafting: DraftCosts = NOBODY
-    """What drafting costs this model."""
+    """The cost of drafting for this model."""
     draft: ModelOnMachine | None = None
-    """Its draft model, which gets memory from the same budget first."""
+    """Its draft model, which comes first when the shared budget is divided."""
     projector: ProjectorFile | None = None
-    """Its projector, which also gets memory from that budget."""
+    """Its projector, which is included in the same budget."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters, each part placed with the tensor that it changes."""
+    """LoRA adapters, each of whose parts is placed with the tensor that it modifies."""
     attention: AttentionWish = "auto"
-    """For chat models with llama.cpp; 'auto' is the faster kind, if it fits as comfortably."""
+    """For chat models with llama.cpp. 'auto' means the faster kind, provided that it fits as comfortably."""
     least_ubatch: int = 0
-    """Minimum tokens in a micro-batch."""
+    """Minimum number of tokens in a micro-batch."""
     beyond: int = 0
     """Bytes by which earlier processes with such models exceeded the formula for `program`."""
 
     @cached_property
     def footprint(self) -> Footprint:
-        """The memory formulas for its backend."""
+        """The memory formulas for the model's backend."""
         return footprint_of(self.header.format)
 
     @cached_property
     def n_seq_max(self) -> int:
-        """Number of sequences, both running and cached for a chat's next turn.
+        """How many sequences there are, either running or cached for the next turn of a chat.
 
-        They share the cells of layers with full attention; each has its own window and recurrent state.
+        They share the cells of layers with full attention, but each has its own window and recurrent state.
         """
         if has_large_state(self.header):
             return 2
@@ -135,7 +135,7 @@ class ModelOnMachine:
 
     @cached_property
     def program(self) -> int:
-        """Memory that the process itself needs, in bytes."""
+        """Bytes of memory for the process itself."""
         return max(0, program_bytes(self.header.vocab_size, self.header.format) + self.beyond)
 
     @cached_property
@@ -143,7 +143,7 @@ class ModelOnMachine:
         return {kind: self.footprint.per_token(self.header, kind) for kind in get_args(CacheType)}
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
-        """Return the fastest load that fits with this context, or the CPU-only one if none does."""
+        """Return the fastest load that fits with this context, or the CPU-only load if none fits."""
         if self.projector is not None:
             return self._seeing(self.projector, context, cache_type)
         if self.draft is None:
@@ -181,11 +181,11 @@ class ModelOnMachine:
 
     @property
     def _only_place(self) -> str:
-        """The only device for a model that cannot be split."""
+        """The only possible device, for a model that cannot be split."""
         return self.budget.cards[-1].name if self.budget.cards else ""
 
     def _question_seconds(self, projector: ProjectorFile, picture: Picture, load: LoadConfig) -> float:
-        """Return the seconds from reading the largest picture to the end of an answer about it."""
+        """Return the seconds it takes to read the largest picture and answer a question about it."""
         device = load.projector.device if load.projector is not None else ""
         answering = load.forecast.prefilling(picture.tokens) + ANSWER * load.forecast.decoding(picture.tokens)
         return encoding_seconds(projector.header, picture, self.rates[device or None]) + answering
@@ -194,10 +194,10 @@ class ModelOnMachine:
         return load.layout.n == len(self.shape.parts) and not load.layout.experts_in_ram
 
     def load_as_draft(self, context: int) -> LoadConfig:
-        """Return the load with an 8-bit KV cache if possible, as drafts are verified anyway.
+        """Return the load as a draft model, with an 8-bit KV cache if possible: drafts are verified anyway.
 
-        MLX gets no such cache, because prefill would take more memory than the cache saves. Nor is it used if
-        plain attention, which cannot read it, is faster and fits comfortably.
+        MLX gets no such cache, because prefill would take more memory than the cache saves. It is not used
+        either if plain attention, which cannot read it, is faster and fits comfortably.
         """
         whole = self.load(context, "f16")
         if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
@@ -221,11 +221,11 @@ class ModelOnMachine:
         return plain if self.fits(plain, SPARE) else load
 
     def may_be_plain(self, cache_type: CacheType) -> bool:
-        """Return whether plain attention is possible; only flash attention reads 8 bits."""
+        """Return whether plain attention is possible. It cannot read an 8-bit cache."""
         return self.header.format == "gguf" and cache_type == "f16" and not self.header.makes_embeddings
 
     def other_attention(self, load: LoadConfig) -> Forecast | None:
-        """Return the forecast with the other kind of attention; None if there is no choice or measurement.
+        """Return the forecast with the other kind of attention, or None without a choice or a measurement.
 
         Layers on accelerators always use flash attention, which was written for them.
         """
@@ -237,12 +237,12 @@ class ModelOnMachine:
         return self._forecast(load.layout, other)
 
     def _placed(self, cells: int, cache_type: CacheType, *, flash: bool) -> LoadConfig:
-        """Return the load with the fastest layout that fits, or the CPU-only one if none does."""
+        """Return the load with the fastest layout that fits, or the CPU-only load if none fits."""
         params = self._params(cells, cache_type, Layout(), flash=flash)
         extras = self._extras(params)
         tried: list[LoadConfig] = []
         layouts = self.footprint.layouts(self._loaded(self.drafting.mtp), extras, self.budget)
-        # The sort is stable: among equals, the simplest comes first.
+        # The sort is stable, so of equally fast layouts the simplest comes first.
         for layout in sorted(layouts, key=lambda way: self._forecast(way, params).decode):
             load = self._fitted(params, layout, extras)
             tried.append(load)
@@ -251,7 +251,7 @@ class ModelOnMachine:
         return tried[-1]
 
     def _loaded(self, mtp: bool) -> ModelShape:
-        """Return the loaded shape, which includes layers that only predict further tokens if they draft."""
+        """Return the loaded shape, including layers that only predict further tokens if they draft."""
         return self.shape if mtp else self.shape.without_head
 
     def _extras(self, params: LoadParams) -> Extras:
@@ -270,7 +270,7 @@ class ModelOnMachine:
         )
 
     def with_layers_on(self, devices: Collection[str], load: LoadConfig) -> Forecast | None:
-        """Return the best forecast with layers on any of these devices, or None if none fits there."""
+        """Return the best forecast with layers on any of these devices, or None if no layers fit there."""
         extras = self._extras(load.params)
         layouts = self.footprint.layouts(self._loaded(load.params.mtp), extras, self.budget)
         forecasts = [
@@ -281,7 +281,7 @@ class ModelOnMachine:
         return min(forecasts, key=lambda one: one.decoding(PROMPT), default=None)
 
     def _fitted(self, base: LoadParams, layout: Layout, extras: Extras) -> LoadConfig:
-        """Return the load after moving layers on or off cards as llama.cpp's dry run requires."""
+        """Return the load after moving layers onto or off the cards, as llama.cpp's dry run requires."""
         best: LoadConfig | None = None
         for _ in range(_TRIES):
             params = self._params(base.context, base.cache_type, layout, flash=base.flash_attention)
@@ -301,13 +301,13 @@ class ModelOnMachine:
         return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
-        """Return the bytes left on each card in use, from the dry run; empty if only estimated."""
+        """Return how many bytes the dry run leaves on each card in use; empty if only estimated."""
         used = (card for card in self.budget.cards if card.name in load.layout.devices)
         left = {card.name: card.budget - load.needs[card.name].total_bytes for card in used}
         return left if load.source == EXACT else {}
 
     def exactly(self, params: LoadParams, projector: ProjectorPlan | None = None) -> LoadConfig:
-        """Return the load with exactly these parameters and this projector, even if it does not fit."""
+        """Return the load with exactly these parameters and this projector, whether or not it fits."""
         layout = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
         load = self._measured(self._estimated(plain, layout, self._extras(plain)))
@@ -344,7 +344,7 @@ class ModelOnMachine:
         )
 
     def _measured(self, load: LoadConfig) -> LoadConfig:
-        """Return the load with sizes from llama.cpp's dry run, if possible."""
+        """Return the load with sizes from llama.cpp's dry run, if one is possible."""
         if self.measure is None:
             return load
         if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
@@ -355,8 +355,8 @@ class ModelOnMachine:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
         needs = together(needs_of(breakdown, self.program), self._adapter_needs(load.layout))
         if not load.layout.n and not any(buffer.name == amx.NAME for buffer in breakdown.buffers):
-            # A matrix shared by input and output may be counted twice, but is mapped once. AMX's layout is
-            # excluded: there, weights take more memory than in the file.
+            # A matrix shared by input and output may be counted twice, but is mapped only once. This does not
+            # apply to AMX's layout, in which weights take more memory than in the file.
             needs[RAM] = msgspec.structs.replace(
                 needs[RAM], weights_bytes=min(needs[RAM].weights_bytes, self.header.weights_bytes)
             )
@@ -368,19 +368,19 @@ class ModelOnMachine:
 
     @property
     def as_draft(self) -> ModelOnMachine:
-        """The model when it runs in another model's process."""
+        """The model as it is when running in another model's process."""
         return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
-        """Return the load with a draft model in the memory left, or None if that is not enough."""
+        """Return the load with a draft model in the remaining memory, or None if there is not enough."""
         left = replace(draft.as_draft, budget=self.budget.less(load.needs))
         both = load.beside(left.load_as_draft(load.context))
         return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None
 
     def checkpoint_bytes(self, load: LoadConfig) -> int:
-        """Return the memory limit for chat checkpoints: a modest share of the RAM that a load leaves free.
+        """Return the memory limit for chat checkpoints: a modest fraction of the RAM that a load leaves free.
 
-        There is room for at least one, because a chat's next turn may need it.
+        There is always room for at least one if it fits, because a chat's next turn may need it.
         """
         size = self.footprint.checkpoint(self.header, load.params)
         if not size and is_recurrent(self.header):  # a kind that the formulas do not cover
@@ -403,7 +403,7 @@ class ModelOnMachine:
         return self.conditions("+".join(sorted(kinds)))
 
     def conditions(self, backend: str) -> RunConditions:
-        """Return the conditions of loads on the given devices."""
+        """Return the conditions for loads on these devices."""
         return RunConditions(
             machine=self.processor,
             build=calibration.build(self.header.format),
@@ -414,15 +414,15 @@ class ModelOnMachine:
         )
 
     def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
-        """Return whether a load fits the budget; spare: share of RAM to leave free."""
+        """Return whether a load is within the budget. spare: fraction of RAM to leave free."""
         return self.budget.fits(load.needs, spare=spare)
 
     def seconds(self, load: LoadConfig) -> float:
-        """Return the seconds per token."""
+        """Return how many seconds a load takes per token."""
         return self.correction(load).decode * load.forecast.decoding(0)
 
     def longest(self, cache_type: CacheType) -> int:
-        """Return the longest context that fits, in tokens; 0 if none does."""
+        """Return the longest context that fits, in tokens; 0 if none fits."""
         contexts = range(CELLS, (self.header.context_length or _LONGEST) + 1, CELLS)
         n = bisect_left(contexts, True, key=lambda context: not self.fits(self.load(context, cache_type)))
         return n * CELLS
@@ -470,28 +470,28 @@ def model_on_machine(
 
 EXACT = "exact, by llama.cpp's own allocator"
 Measure = Callable[[LoadParams], Breakdown]
-"""Returns the memory of a load, or raises DryRunFailed, like `DryRun.ask`."""
+"""Returns the memory that a load needs, or raises DryRunFailed, like `DryRun.ask`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadConfig:
-    """One way of loading a model: its parameters, layout, memory and speed."""
+    """One way to load a model: its parameters, layout, memory and speed."""
 
     params: LoadParams
     layout: Layout
     needs: Mapping[str, Needs]
-    """By memory: 'RAM', or a card's name."""
+    """Keyed by memory: 'RAM', or the name of a card."""
     forecast: Forecast
     source: str
     """How the sizes are known, as a phrase."""
     buffers: tuple[Buffer, ...] = ()
-    """Sizes by buffer type; empty if estimated."""
+    """Sizes for each buffer type; empty if they are only estimated."""
     draft: LoadConfig | None = None
-    """The load of its drafter, included in `needs`."""
+    """How its drafter is loaded; the drafter's memory is included in `needs`."""
     projector: ProjectorPlan | None = None
-    """Its projector, included in `needs`."""
+    """Its projector, whose memory is included in `needs`."""
     why_there: str = ""
-    """Why the projector is placed there, as the end of a sentence."""
+    """Why the projector is placed where it is, as the end of a sentence."""
 
     @property
     def context(self) -> int:
@@ -505,7 +505,7 @@ class LoadConfig:
 
     @property
     def total(self) -> int:
-        """All the memory it needs, in bytes."""
+        """All the memory that the load needs, in bytes."""
         return sum(needs.total_bytes for needs in self.needs.values())
 
     def keeping(self, n_bytes: int) -> LoadConfig:
@@ -513,7 +513,7 @@ class LoadConfig:
         return replace(self, needs=together(self.needs, {RAM: Needs(checkpoint_bytes=n_bytes)}))
 
     def seeing(self, projector: ProjectorPlan) -> LoadConfig:
-        """Return the load with a projector."""
+        """Return the load with a projector added."""
         return replace(self, needs=together(self.needs, projector.needs), projector=projector)
 
     def beside(self, draft: LoadConfig) -> LoadConfig:
@@ -525,9 +525,9 @@ _Params = TypeVar("_Params", bound=LoadParams)
 
 
 def for_embeddings(params: _Params, header: ModelHeader) -> _Params:
-    """Return parameters for loading a model to embed texts of up to `context` tokens.
+    """Return the parameters for loading a model that embeds texts of up to `context` tokens.
 
-    If all tokens of a text attend to each other, or are pooled, one call must compute the whole text.
+    If all tokens in a text attend to each other, or are pooled, one call must compute the entire text.
     """
     size = min(params.n_batch, params.context) if header.reads_in_parts else params.context
     return msgspec.structs.replace(

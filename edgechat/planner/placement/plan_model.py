@@ -1,8 +1,9 @@
-"""Plans one file: from its header, this machine and the user's request to a LoadPlan, with a draft model.
+"""Plans one file: turns its header, this machine and the user's request into a LoadPlan, with a draft model.
 
 The memory that a load needs comes from llama.cpp's own allocator (`dry_run.py`), or from formulas for MLX and
-if the allocator fails. Weights count in full, and once, although they are mapped from the file: pages that
-are read all the time must stay in memory, and pages that the kernel has already cached count as free memory.
+if the allocator fails. Weights are counted in full, and only once, although they are mapped from the file:
+pages that are read all the time must stay in memory, and pages that the kernel has already cached count as
+free memory.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, ENOUGH, PlanRequ
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
 """Contexts to try, in tokens."""
 _PATIENCE = 60.0
-"""Longest acceptable time for filling a context above the usual length, in seconds."""
+"""Longest acceptable time for filling a context that is longer than usual, in seconds."""
 _SLOWER = 1.15
-"""Largest acceptable slowdown relative to a context that is enough. Longer contexts push layers off cards."""
+"""Largest acceptable slowdown compared with a sufficient context. Longer contexts push layers off cards."""
 
 
 def plan_variant(
@@ -79,8 +80,8 @@ def plan_variant(
     """Return the plan for a file. Without a dry run, all sizes are estimated.
 
     draft: a draft model that shares the budget, used if drafting is possible. reserves: reserve memory for
-    it, because it was requested; otherwise it gets what is left. head: drafting layers to use instead of
-    those in a file beside the model. nearest: if nothing fits, name the longest context that does. Raises
+    it, because the user requested it; otherwise it gets what is left. head: drafting layers to use instead of
+    those in a file beside the model. nearest: if nothing fits, mention the longest context that would. Raises
     DoesNotFit, or SettingsError for invalid requests.
     """
     header, own, no_head = variant.header(), variant.defaults(), ""
@@ -125,7 +126,7 @@ def _planned(
     head: HeadFile | None,
     nearest: bool,
 ) -> LoadPlan:
-    """Return the plan based on the header; see `plan_variant`."""
+    """Return the plan that follows from the header; see `plan_variant`."""
     header, profile = variant.header(), machine.profile
     request, notes = checked(request, header)
     asked = "the model's full context length" if notes else "as requested"
@@ -199,7 +200,7 @@ def _planned(
 
 
 def _without_effect(header: ModelHeader, request: PlanRequest) -> Iterator[str]:
-    """Yield notes on options that MLX ignores."""
+    """Yield notes about options that MLX ignores."""
     if header.format != "mlx":
         return
     if request.attention not in (None, "auto"):
@@ -231,7 +232,7 @@ def _draft_plan(load: LoadConfig, drafter: Variant | HeadFile | None, threads: i
 def _reasons(
     plan: LoadPlan, model: ModelOnMachine, load: LoadConfig, request: PlanRequest, why_threads: Iterable[str]
 ) -> Iterator[str]:
-    """Yield a plan's reasons, some of which are empty."""
+    """Yield the reasons for a plan, some of which may be empty."""
     header, budget, other = model.header, model.budget, model.other_attention(load)
     yield from reasons.backend(header, budget, request)
     yield from reasons.split(header, budget, load)
@@ -248,7 +249,7 @@ def _reasons(
 
 
 def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
-    """Return the request limited to what the model can do, with a sentence about each limitation.
+    """Return the request limited to what the model can do, with a sentence about each limit.
 
     Raises SettingsError for invalid requests, or DoesNotFit for a cache type that the model cannot use.
     """
@@ -271,7 +272,7 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the number of threads and the reason; MLX manages its own."""
+    """Return the number of threads and the reason. MLX manages its own threads."""
     threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
@@ -281,7 +282,7 @@ def threads_for(
 
 
 def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPlan:
-    """Return the plan completed with everything that follows from a load, except the reasons."""
+    """Return the plan with everything that follows from a load filled in, except the reasons."""
     budgets = {RAM: model.budget.ram} | {card.name: card.budget for card in model.budget.cards}
     memory = tuple(
         DeviceMemory(name=name, budget_bytes=budgets.get(name, 0), **msgspec.structs.asdict(needs))
@@ -299,7 +300,7 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
 
 
 def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
-    """Return the possible cache types, best first."""
+    """Return the cache types that are possible, best first."""
     if request.cache_type is not None:
         return (request.cache_type,)
     if model.header.makes_embeddings:
@@ -310,7 +311,7 @@ def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
 
 
 def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tuple[LoadConfig, str]:
-    """Return the load with the requested context, or else the best one, and the reason."""
+    """Return the load with the requested context, or else the best load, and the reason."""
     if request.context:
         return _requested_context(model, request, request.context, asked)
     return _best_context(model, request)
@@ -319,7 +320,7 @@ def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tup
 def _with_head(
     model: ModelOnMachine, file: HeadFile | None, request: PlanRequest, load: LoadConfig, asked: str
 ) -> tuple[ModelOnMachine, HeadChoice]:
-    """Return the model and the load, with the model's own drafting layers (MTP) if they are used."""
+    """Return the model and its load, using the model's own drafting layers (MTP) if they help."""
     wish = request.draft or AUTO
     costs = head_costs(model.header, wish, beside=file is not None)
     if not costs.drafted:
@@ -349,7 +350,7 @@ def _requested_context(
 
 
 def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
-    """Return the load with the longest comfortable context, and the reason."""
+    """Return the load with the longest context that fits comfortably, and the reason."""
     allowed = types(model, request)
     guess = replace(model, measure=None)  # precise enough to predict the speed
     usual = guess.load(min(ENOUGH, model.header.context_length or ENOUGH), allowed[0])
@@ -377,7 +378,7 @@ def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConf
 def _candidates(
     model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
-    """Return the possible choices, best first. An 8-bit cache is better than half the context."""
+    """Return the choices that are possible, best first. An 8-bit cache is better than half the context."""
     trained = model.header.context_length
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
@@ -387,7 +388,7 @@ def _candidates(
 def _shorter(
     model: ModelOnMachine, request: PlanRequest, load: LoadConfig
 ) -> Iterator[tuple[int, CacheType]]:
-    """Yield choices smaller than a load; see `_candidates`."""
+    """Yield the choices that are smaller than a load; see `_candidates`."""
     may_shrink = load.params.cache_type == "f16"
     for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
         if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
@@ -397,7 +398,7 @@ def _shorter(
 def _first_good(
     model: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
 ) -> LoadConfig:
-    """Return the first good load, or the last one if none is. Each needs less memory than the one before."""
+    """Return the first good load, or the last if none is. Candidates must be in order of decreasing size."""
     first, last = 0, len(candidates) - 1
     load = model.load(*candidates[first])
     if first == last or is_good(load):
@@ -416,7 +417,7 @@ def _first_good(
 
 
 def _does_not_fit(model: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
-    """Return the error for a load that is too large; nearest: name the longest context that would fit."""
+    """Return the error for a load that does not fit. nearest: mention the longest context that would."""
     longest = min(model.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
     hint = "Close other programs, or choose a smaller model."
     if longest >= CELLS:
@@ -445,11 +446,11 @@ def with_draft(
     insists: bool,
     elsewhere: bool = False,
 ) -> LoadPlan:
-    """Return the plan with a draft model: the requested one, or the catalogue's.
+    """Return the plan with a draft model: the requested one, or the one from the catalogue.
 
-    No draft model is needed if the model's own layers draft (MTP). insists: the drafter was requested just
-    now, so raise ModelFileError, NotADraft or DoesNotFit if it cannot draft; otherwise the plan says why it
-    has none. elsewhere: also consider catalogue models that are not on this machine.
+    No draft model is needed if the model's own layers draft (MTP). insists: the user has just requested the
+    drafter, so raise ModelFileError, NotADraft or DoesNotFit if it cannot draft; otherwise the plan says why
+    there is none. elsewhere: also consider catalogue models that are not on this machine.
     """
     wish = request.draft or AUTO
     if (head := _head_file(wish)) is not None:
@@ -476,7 +477,7 @@ def with_draft(
 
 
 def _head_file(wish: str) -> HeadFile | None:
-    """Return the requested file if it contains only drafting layers, or None."""
+    """Return the requested file if it contains drafting layers and nothing else, or None."""
     path = Path(wish)
     if not (path.suffix.lower() == ".gguf" and path.is_file()):
         return None
@@ -487,7 +488,7 @@ def _head_file(wish: str) -> HeadFile | None:
 def _with_head_file(
     plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, head: HeadFile
 ) -> LoadPlan:
-    """Return the plan with drafting layers from a separate file. Raises NotADraft or DoesNotFit."""
+    """Return the plan with the drafting layers in a separate file. Raises NotADraft or DoesNotFit."""
     header = variant.header()
     if can_draft(header):
         raise NotADraft(f"{plan.model_name} drafts with layers of its own file.", hint="Use --draft mtp.")
@@ -501,7 +502,7 @@ def _with_head_file(
 
 
 def check_head(plan: LoadPlan, variant: Variant) -> None:
-    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) cannot draft as requested."""
+    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) cannot draft although requested."""
     if plan.head is not None:
         return
     beside = variant.head()[0] is not None
@@ -535,7 +536,7 @@ def drafted(
 
 
 def without_draft(plan: LoadPlan, no_draft: str) -> LoadPlan:
-    """Return the plan with the reason why it has no draft model."""
+    """Return the plan with a reason for having no draft model."""
     explained = msgspec.structs.replace(plan, no_draft=no_draft)
     before, after = reasons.drafts(plan), reasons.drafts(explained)
     changed = tuple(after if reason == before else reason for reason in plan.reasons)
@@ -554,7 +555,7 @@ def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
         candidate = recommended(entry, variant.format)
     try:
         small = candidate or of_path(wish)
-    except ModelNotFound as error:  # it could be mistaken for an error about the target
+    except ModelNotFound as error:  # the user could mistake this for an error about the target
         raise NotADraft(
             f"{wish} cannot be used as a draft model. {error.message}", hint=error.hint
         ) from error
@@ -566,7 +567,7 @@ def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
 def _catalogue_draft(variant: Variant, elsewhere: bool) -> Variant | None:
     """Return the catalogue's draft model, or None if the target is not in the catalogue.
 
-    If the target is on this machine, its draft model must be too; otherwise both would be downloaded.
+    If the target is on this machine, its draft model must be there too; otherwise both would be downloaded.
     """
     entry = variant.entry
     if entry is None:

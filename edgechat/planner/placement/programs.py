@@ -1,4 +1,4 @@
-"""Programs that edgechat can start to run a model: where they are, and how to call them."""
+"""Programs that edgechat can start to run a model: where to find them, and how to call them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ProgramFacts:
     subcommand: tuple[str, ...]
     install: str
     packages: tuple[str, ...] = ()
-    """Packages for `uvx`; empty for other than Python programs."""
+    """Packages for `uvx`; empty for programs not written in Python."""
     key_variable: str = ""
-    """The environment variable for its API key; '' for none."""
+    """The environment variable that holds the API key; '' for none."""
 
 
 PROGRAMS: Mapping[EngineName, ProgramFacts] = {
@@ -61,21 +61,21 @@ PROGRAMS: Mapping[EngineName, ProgramFacts] = {
 
 
 def split_engine(model: str) -> tuple[EngineName | None, str]:
-    """Split a name like ENGINE:MODEL into engine and model. For other names, the engine is None."""
+    """Split a name of the form ENGINE:MODEL into engine and model. For other names, the engine is None."""
     head, colon, rest = model.partition(":")
     engine = next((name for name in ENGINES if name == head), None)
     return (engine, rest) if engine is not None and colon and rest else (None, model)
 
 
 def effective(engine: EngineName) -> tuple[str, ...]:
-    """Return the fields of a `PlanRequest` that affect a program."""
-    if engine == "llama-server":  # it uses edgechat's own plan
+    """Return those fields of a `PlanRequest` that have an effect on a program."""
+    if engine == "llama-server":  # uses the plan that edgechat made for itself
         return ("context", "anyway", "vision", "threads")
     return ("context", "anyway")
 
 
 def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
-    """Return the start of a program's command line. Raises EngineMissing."""
+    """Return the beginning of a program's command line. Raises EngineMissing."""
     facts, own = PROGRAMS[engine], config.engines.get(engine, EngineProgram())
     if own.command is not None:
         first, *rest = shlex.split(own.command)
@@ -106,12 +106,12 @@ def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
 
 
 def is_uvx(start: tuple[str, ...]) -> bool:
-    """Return whether `uvx` runs the program, which it downloads the first time."""
+    """Return whether the program is run by `uvx`, which downloads it the first time."""
     return os.path.basename(start[0]).removesuffix(".exe") == "uvx"
 
 
 def variables_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
-    """Return the environment variables that a program inherits."""
+    """Return the names of the environment variables that a program inherits."""
     own = config.engines.get(engine, EngineProgram()).env
     return (*_CARDS, "LD_LIBRARY_PATH", *(() if is_offline(config) else _NETWORK), *_HUB, *own)
 

@@ -1,4 +1,4 @@
-"""Reasons for a plan, as sentences."""
+"""Reasons for a plan, written as sentences."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import BACKENDS, PlanRequest
 
 LONGEST, USUAL = 32768, 16384
-"""Longest context chosen by default, and the longest that need not be quick to fill, in tokens."""
+"""The longest context chosen by default, and the longest that may be slow to fill, in tokens."""
 
 _VLLM = 7 * 2**29
-"""Bytes that vLLM takes on a CPU besides unquantized weights, including 1 GiB for its KV cache."""
+"""Bytes that vLLM takes on a CPU in addition to unquantized weights, including 1 GiB for its KV cache."""
 _SLOWS = 0.9
-"""Share of the usual speed below which a longer chat's speed is mentioned."""
+"""A longer chat's speed is mentioned if it is below this fraction of the usual speed."""
 
 
 def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
-    """Return the reason for the context; slower: a longer one would have been slower."""
+    """Return the reason for the context. slower: whether a longer one would have been slower."""
     trained = header.context_length
     cache = "" if load.params.cache_type == "f16" else f", with the KV cache in {load.params.cache_type}"
     if trained and load.context >= min(trained, LONGEST):
@@ -45,7 +45,7 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
 
 
 def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
-    """Yield what the defaults in Ollama's store change."""
+    """Yield the effects of the defaults in Ollama's store."""
     if words := in_words(own):
         yield f"Ollama's parameters for this model apply unless something else is set: {words}."
     if own.system:
@@ -55,7 +55,7 @@ def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
 
 
 def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:
-    """Yield the backend, unless it is obvious."""
+    """Yield which backend is used and why, unless it is obvious."""
     name = BACKENDS[header.format]
     asked = name in (request.backend, request.prefers)
     if name != "mlx" and not asked:
@@ -93,7 +93,7 @@ def workers(
     rates: Mapping[str | None, DeviceSpeed],
     with_layers_on: Callable[[Collection[str], LoadConfig], Forecast | None],
 ) -> Iterator[str]:
-    """Yield the speed of each worker's link, or why the worker is not used."""
+    """Yield the speed of each worker's link, or the reason why the worker is not used."""
     for address, cards in _by_worker(budget).items():
         link = rates[cards[0]].link
         assert link is not None
@@ -113,7 +113,7 @@ def workers(
 
 
 def links(shape: ModelShape, load: LoadConfig, rates: Mapping[str | None, DeviceSpeed]) -> str:
-    """Return how much time the links to workers take; '' without workers."""
+    """Return how much time the links to workers take, or '' if there are no workers."""
     seconds = on_links(shape, load.layout.placed(shape), rates, 1)
     return f"Each token spends {figure(1000 * seconds)} ms on links to other machines." if seconds else ""
 
@@ -127,7 +127,7 @@ def _by_worker(budget: Budget) -> dict[str, list[str]]:
 
 
 def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
-    """Return the memory needed, how this is known, and the free memory."""
+    """Return how much memory is needed, how this is known, and how much is free."""
     texts = []
     for part in plan.memory:
         sizes = (
@@ -152,9 +152,9 @@ def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
 def attention(
     shape: ModelShape, load: LoadConfig, other: Forecast | None, use: ChatUse, request: PlanRequest
 ) -> str:
-    """Return the reason for the kind of attention; '' if there was no choice.
+    """Return the reason for the kind of attention, or '' if there was no choice.
 
-    other: the forecast for the other kind. use: the usual token counts of chats.
+    other: the forecast for the other kind. use: the usual token counts in chats.
     """
     params, wish = load.params, request.attention
     if wish == params.attention:
@@ -171,7 +171,7 @@ def attention(
 
 
 def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
-    """Return how much faster one kind of attention is than the other, in writing or reading."""
+    """Return how much faster one kind of attention is at writing or reading than the other."""
     writes = other.decoding(PROMPT) / one.decoding(PROMPT)
     reads = other.prefilling(PROMPT) / one.prefilling(PROMPT)
     if reads > writes:
@@ -180,7 +180,7 @@ def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
 
 
 def sequences(header: ModelHeader, load: LoadConfig) -> str:
-    """Return the number of sequences and what they cost."""
+    """Return how many sequences there are and what they cost."""
     state = recurrent_bytes(header, 1)
     n = load.params.n_seq_max
     if header.makes_embeddings:
@@ -192,7 +192,7 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
 
 
 def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: PlanRequest) -> Iterator[str]:
-    """Yield how many clients are answered at a time, and what could answer more."""
+    """Yield how many clients are answered at the same time, and what could answer more."""
     n, asked = load.params.n_seq_max, request.clients
     if asked is None:
         return
@@ -200,14 +200,14 @@ def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: Plan
         yield f"As many as {n} clients are answered at a time."
         return
     instead = ""
-    # The measurements, made on CPUs, are in docs/scale.md.
+    # The measurements behind this were made on CPUs; see docs/scale.md.
     if not budget.cards and not header.makes_embeddings and 2 * header.n_params + _VLLM <= budget.ram:
         instead = ", where vLLM answers all: edgechat plan OWNER/REPO --engine vllm"
     yield f"{n} of {asked} clients are answered at a time, and the others wait{instead or '.'}"
 
 
 def vision(plan: LoadPlan, why_there: str) -> str:
-    """Return what the projector is for and where it is, or why there is none."""
+    """Return what the projector is for and where it is placed, or why there is none."""
     projector = plan.projector
     if projector is None:
         return plan.no_vision
@@ -229,7 +229,7 @@ def adapters(plan: LoadPlan) -> str:
 
 
 def drafts(plan: LoadPlan) -> str:
-    """Return what drafts, or why nothing does."""
+    """Return what makes the drafts, or why nothing does."""
     if plan.head is not None:
         size, gain = mebibytes(plan.head.total_bytes), f"{plan.head.gain:.1f} times as fast"
         where = f" in {one_line(plan.draft.model_name)}, about" if plan.draft is not None else ","

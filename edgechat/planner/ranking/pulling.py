@@ -1,11 +1,11 @@
-"""Pulling: chooses which model to download for a name, and downloads it.
+"""Pulling: chooses which model to download for a given name, and downloads it.
 
     decided = decide(parse_request("qwen3-8b"))  # asks the hub, reads a header, examines this machine
     bring(decided, observer)  # downloads what is missing
 
-The choice is made before the download, among the files of one or more repositories. Catalogue models are
-planned with the headers shipped with edgechat. Only the chosen file's own header is read, and if it differs,
-the file is planned again.
+The choice is made before the download, among the files in one or more repositories. Catalogue models are
+planned with the headers that ship with edgechat. Only the header of the chosen file itself is read, and if it
+differs, the file is planned again.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
 
 _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
-"""Preferred quantizations of a draft model that has no recommended one."""
+"""Preferred quantizations for a draft model without a recommended one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepoSource:
-    """A repository as listed by the hub, with the requested models in it."""
+    """A repository on the hub, with those of its models that were requested."""
 
     want: ModelRequest
     remote: RemoteModel
@@ -85,18 +85,18 @@ class PullPart:
     source: RepoSource
     choice: ModelChoice
     projector: RemoteFile | None = None
-    """The model's projector, which is downloaded too."""
+    """The model's projector, to download as well."""
     head: RemoteFile | None = None
-    """The model's separate drafting layers (MTP), which are downloaded too."""
+    """The model's separate drafting layers (MTP), to download as well."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """The model's files, then its companions', which are linked into the cache first."""
+        """The model's files, then its companions', though the latter are linked into the cache first."""
         return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
     def model_path(self) -> Path:
-        """The path that the model has or will have: its first file, or the folder of an MLX model."""
+        """The path of the model once it is downloaded: its first file, or the folder of an MLX model."""
         first = self.path(self.choice.files[0])
         return first.parent if self.choice.format == "mlx" else first
 
@@ -106,22 +106,22 @@ class PullPart:
         return HubStore(self.source.remote.listing)
 
     def path(self, file: RemoteFile) -> Path:
-        """Return the path that a file has or will have."""
+        """Return the path of a file once it is downloaded."""
         return _own_copy(self.source.want, file) or self.store.path(file)
 
     def missing(self) -> tuple[RemoteFile, ...]:
-        """Return the missing files."""
+        """Return the files that are missing on this machine."""
         own = [file for file in self.files if _own_copy(self.source.want, file)]
         return tuple(file for file in self.files if file not in own and not self.store.is_here(file))
 
     def needed(self) -> int:
-        """Return the number of bytes left to download."""
+        """Return how many bytes are left to download."""
         left = (file for file in self.missing() if not self.store.has_bytes(file))
         return sum(file.size - self.store.n_kept(file) for file in left)
 
     @property
     def name(self) -> str:
-        """The model's name once downloaded: in the catalogue or on the hub, or else its path."""
+        """The model's name after the download: in the catalogue or on the hub, or else its path."""
         path, want, quant = self.model_path, self.source.want, self.choice.quant
         for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
             with contextlib.suppress(EdgechatError, OSError):
@@ -136,20 +136,20 @@ class DownloadChoice:
 
     part: PullPart
     machine: str
-    """A description of the machine."""
+    """The machine in words."""
     plan: LoadPlan | None = None
-    """None if it does not fit."""
+    """None if the model does not fit."""
     why_not: str = ""
-    """Why it does not fit."""
+    """Why the model does not fit."""
     instead: str | None = None
-    """Name of a catalogue model that fits instead."""
+    """The name of a catalogue model that would fit instead."""
     draft: PullPart | None = None
     no_draft: str = ""
-    """Why there is no draft model although one was wanted."""
+    """Why there is no draft model although the user wanted one."""
     modalities: tuple[Modality, ...] = ()
-    """What kinds of input the projector reads."""
+    """The kinds of input that the projector can read."""
     no_vision: str = ""
-    """Why there is no projector although the repository has one."""
+    """Why there is no projector although there is one in the repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,30 +157,30 @@ class PullDecision:
     """What to download, as returned by `decide`."""
 
     parts: tuple[PullPart, ...]
-    """The model, and its draft model if there is one."""
+    """The model, and also its draft model if there is one."""
     missing: tuple[tuple[RemoteFile, ...], ...]
-    """The missing files of each part."""
+    """The files that are missing from each part."""
     picked: DownloadChoice | None = None
-    """The choice with its plan; None if the hub could not be reached and everything is on this machine."""
+    """The choice and its plan; None if the hub could not be reached but everything is on this machine."""
 
     @property
     def no_draft(self) -> str:
-        """Why there is no draft model although one was wanted."""
+        """Why there is no draft model although the user wanted one."""
         return self.picked.no_draft if self.picked is not None else ""
 
     @property
     def no_vision(self) -> str:
-        """Why there is no projector although the repository has one."""
+        """Why there is no projector although there is one in the repository."""
         return self.picked.no_vision if self.picked is not None else ""
 
     @property
     def fits(self) -> bool:
-        """Whether the model fits this machine, as far as is known."""
+        """Whether the model fits on this machine, as far as is known."""
         return self.picked is None or self.picked.plan is not None
 
     @property
     def kind(self) -> ModelKind:
-        """The model's kind, as far as is known."""
+        """The kind of model, as far as is known."""
         entry, plan = self.parts[0].source.want.entry, self.picked.plan if self.picked is not None else None
         return plan.kind if plan is not None else entry.kind if entry is not None else "chat"
 
@@ -192,7 +192,7 @@ class PullDecision:
 
 @dataclass(frozen=True, slots=True)
 class LocalModelEntry:
-    """A local catalogue model whose repository cannot be listed."""
+    """A catalogue model on this machine whose repository could not be listed."""
 
     want: ModelRequest
     quant: str
@@ -207,12 +207,12 @@ def decide(
     vision: bool = True,
     tell: Callable[[str], None] = lambda _what: None,
 ) -> PullDecision | LocalModelEntry:
-    """Decide what to download; `tell` is called with progress messages.
+    """Decide what to download. `tell` is called with progress messages.
 
-    draft: 'auto', 'none', 'mtp', 'ngram' or the name of a model; None: as in settings.toml, or 'auto'.
-    backend: must match `want`; None: the best one for this machine. vision: include the model's projector.
-    Raises HubError, ModelNotFound, ModelFileError, BackendMissing or SettingsError; also NotADraft or
-    DoesNotFit if 'mtp' was requested and the model cannot draft with its own layers.
+    draft: 'auto', 'none', 'mtp', 'ngram' or a model's name; None for the value in settings.toml, or 'auto'.
+    backend: must be consistent with `want`; None for the best one on this machine. vision: include the
+    model's projector. Raises HubError, ModelNotFound, ModelFileError, BackendMissing or SettingsError; also
+    NotADraft or DoesNotFit if 'mtp' was requested and the model cannot draft with its own layers.
     """
     config = settings.load()
     wish = draft or (config.draft if config.draft in (NONE, NGRAM, MTP) else AUTO)
@@ -231,7 +231,7 @@ def decide(
 
 
 def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
-    """Return the repositories to consider; a catalogue model may have several."""
+    """Return the repositories to consider, as a catalogue model may have several."""
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
@@ -245,9 +245,9 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
 def bring(
     decided: PullDecision, observer: DownloadObserver, stop: threading.Event | None = None
 ) -> tuple[tuple[FetchedFile, ...], ...]:
-    """Download the missing files; return the files of each part. `stop`: see `download`.
+    """Download the missing files, and return the files of each part. `stop`: see `download`.
 
-    Raises DiskError if disk space is short; also HubError and DownloadStopped.
+    Raises DiskError if there is not enough disk space; also HubError and DownloadStopped.
     """
     check_space(sum(part.needed() for part in decided.parts))
     return tuple(
@@ -259,7 +259,7 @@ def bring(
 
 
 def _sources(wants: Sequence[ModelRequest], offline: bool, tell: Callable[[str], None]) -> list[RepoSource]:
-    """List repositories on the hub. Raises the first error if none can be listed."""
+    """List repositories on the hub. If none can be listed, raises the first error."""
     sources: list[RepoSource] = []
     failure: HubError | ModelNotFound | None = None
     for want in wants:
@@ -279,7 +279,7 @@ def _source(want: ModelRequest, offline: bool) -> RepoSource:
 
 
 def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
-    """Return the draft model's repository, in the model's format, or None and the reason."""
+    """Return the repository of the draft model in the model's format, or None and the reason."""
     if wish in (NONE, NGRAM, MTP):
         return None, ""
     if wish != AUTO:
@@ -293,7 +293,7 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
 
 
 def _begun(source: RepoSource, choice: ModelChoice) -> int:
-    """Return 2 for a local model, 1 for a partly downloaded one, otherwise 0."""
+    """Return 2 for a model on this machine, 1 for a partly downloaded one, and 0 otherwise."""
     part = PullPart(source, choice)
     if any(file.digest is None for file in choice.files):
         return 0
@@ -305,7 +305,7 @@ def _begun(source: RepoSource, choice: ModelChoice) -> int:
 def _projector(source: RepoSource, choice: ModelChoice) -> RemoteFile | None:
     """Return the projector with the most bytes already downloaded, or else the best one.
 
-    Returns None for a model in edgechat's own folder: its projector would have to be there too.
+    Returns None for a model in edgechat's own folder, as its projector would have to be there too.
     """
     if any(_own_copy(source.want, file) for file in choice.files):
         return None
@@ -317,7 +317,7 @@ def _projector(source: RepoSource, choice: ModelChoice) -> RemoteFile | None:
 
 
 def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntry:
-    """Return the local copy of a catalogue model. Raises `why` if there is none."""
+    """Return the catalogue model that is on this machine. Raises `why` if there is none."""
     by_format = {want.format: want for want in wants}
     files = local_files(wants[0].entry) if wants[0].entry else {}
     for quant, path in files.items():
@@ -328,7 +328,7 @@ def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntr
 
 
 def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) -> PullDecision:
-    """Return a complete local model if its repository cannot be reached. Raises `why` if there is none."""
+    """Return a complete local model whose repository cannot be reached. Raises `why` if there is none."""
     for source in sources:
         for choice in source.choices:
             part = PullPart(source, choice)
@@ -339,7 +339,10 @@ def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) 
 
 
 def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
-    """Return the file if it belongs to a catalogue model and was put into edgechat's own folder by hand."""
+    """Return the path of a catalogue model's file that was put into edgechat's own folder by hand.
+
+    Returns None if there is no such file.
+    """
     if want.entry is None or want.format == "mlx":
         return None
     path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
@@ -351,10 +354,10 @@ def _pick(
 ) -> DownloadChoice:
     """Choose a model from the repositories.
 
-    Among those with the best verdict, the one whose earlier download got furthest wins. The draft model is
-    added if it fits too. Unless requested, it must also be much smaller, and the model must not have its own
-    drafting layers (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError, ModelFileError,
-    BackendMissing or SettingsError.
+    Of those with the best verdict, the one with the most progress in an earlier download wins. The draft
+    model is added if it fits as well. Unless requested, it must also be much smaller, and the model must not
+    have its own drafting layers (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError,
+    ModelFileError, BackendMissing or SettingsError.
     """
     with DryRun() as dry:
         large = any(choice.total_bytes >= LARGE for source in sources for choice in source.choices)
@@ -405,7 +408,7 @@ def _pick(
 
 
 def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
-    """Return the choice with the new plan, made from the file's own header, and the earlier reasons."""
+    """Return the choice with the new plan, based on the file's own header, and with the earlier reasons."""
     plan, before = again.plan, chosen.plan
     if plan is not None and before is not None:
         n = max(0, len(before.reasons) - len(plan.reasons))
@@ -415,13 +418,13 @@ def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
 
 
 def _variants(source: RepoSource) -> list[tuple[Variant, ModelChoice]]:
-    """Return the models whose headers are shipped with edgechat, or else all models."""
+    """Return the models whose headers ship with edgechat, or all models if there are none."""
     shipped = [pair for choice in source.choices if (pair := _shipped(source, choice)) is not None]
     return shipped or of_choices(source.remote, source.choices, source.want.name)
 
 
 def _shipped(source: RepoSource, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:
-    """Return a catalogue model whose header is shipped with edgechat, or None."""
+    """Return a catalogue model whose header ships with edgechat, or None."""
     entry, size = source.want.entry, choice.total_bytes
     if entry is None:
         return None
@@ -467,7 +470,7 @@ def _drafted(
     request: PlanRequest,
     source: RepoSource,
 ) -> DownloadChoice:
-    """Return the choice with the draft model, if that fits too."""
+    """Return the choice with the draft model added, if it fits as well."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
     choice, requested = _draft_of(source), asks_for_drafts(request.draft)

@@ -1,6 +1,6 @@
 """Ranking: rates every available file on this machine, chooses the best, and explains why in sentences.
 
-Formulas, scaled by file size, decide which files are planned; llama.cpp's dry run decides whether they fit.
+Formulas, scaled by file size, decide which files are planned. llama.cpp's dry run decides whether they fit.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, READABLE, PlanRequest
 
 FLUENT = 20.0
-"""Tokens per second beyond which users hardly notice more speed."""
+"""Speed in tokens per second above which users hardly notice any improvement."""
 PROMPT_PATIENCE = 4000.0
-"""Acceptable time to the first token, in milliseconds."""
+"""Acceptable time to first token, in milliseconds."""
 THINKING = 2.0
-"""A model that thinks before answering must be this much faster: users wait for half of its output."""
+"""A model that thinks before answering must be this many times faster, as half of its output is thinking."""
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
-"""Cost in nats of half the fluent speed, and of twice the acceptable time."""
+"""Penalties in nats for each halving of the fluent speed, and for each doubling of the acceptable time."""
 _PER_SHORTENING = 0.15
-"""Cost in nats of half the usual context. 2048 tokens, one long answer, cost more than a class."""
+"""Penalty in nats for each halving of the context. At 2048 tokens (one long answer), it exceeds a class."""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
-"""Nats between neighboring classes of published quality."""
+"""Difference between neighboring classes of published quality, in nats."""
 _IN_CLASS = 0.5
-"""Distance between the first and last model of a class, as a share of the class."""
+"""Difference between the first and last model in a class, as a fraction of the class."""
 _UNKNOWN = 0.05
-"""Assumed divergence of unmeasured quantizations: worse than Q4_K_M."""
+"""Divergence that is assumed for unmeasured quantizations, worse than that of Q4_K_M."""
 _NEAR = 0.01
-"""Nats by which a guess may be too optimistic."""
+"""How many nats a guess may be too optimistic by."""
 _MAX_PLANS = 4
-"""Maximum number of files to plan if only a short context fits."""
+"""Maximum number of files to plan when only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
-"""Maximum number of headers to read in a hub repository; each is some megabytes to download."""
+"""Maximum number of headers to read from a hub repository; each means downloading several megabytes."""
 _EASY_TO_READ = 5 * 2**30
-"""Size in bytes of an ideal sample, which is neither split nor unusually quantized."""
+"""Ideal size of a sample in bytes. Such a file is neither split nor quantized in an unusual way."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts and cache types to guess with; the last may barely fit."""
+"""Contexts and cache types to use for guesses. The last one may fit only just."""
 _FELT = 1.05
-"""Speeds that differ by less than this factor count as equal."""
+"""Speeds count as equal if they differ by less than this factor."""
 _SEEN = 0.002
-"""Smallest noticeable loss, in nats."""
+"""Smallest loss that users notice, in nats."""
 
 
 class Verdict(IntEnum):
@@ -88,20 +88,20 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankedFile:
-    """A file with its rating on this machine."""
+    """A file and its rating on this machine."""
 
     variant: Variant
     verdict: Verdict
     worth: float
-    """In nats; higher is better."""
+    """The value of the file in nats; higher is better."""
     plan: LoadPlan | None = None
-    """None if it does not fit."""
+    """The plan for the file; None if it does not fit."""
     why_not: str = ""
-    """Why it does not fit."""
+    """Why the file does not fit."""
 
     @property
     def rank(self) -> tuple[Verdict, float]:
-        """The sort key of options."""
+        """The key by which options are sorted."""
         return self.verdict, self.worth
 
     @property
@@ -111,7 +111,7 @@ class RankedFile:
 
     @property
     def predicted(self) -> Prediction:
-        """The predicted speed; only if the file fits."""
+        """The predicted speed. Only valid if the file fits."""
         assert self.plan is not None
         assert self.plan.predicted is not None
         return self.plan.predicted
@@ -119,20 +119,20 @@ class RankedFile:
 
 @dataclass(frozen=True, slots=True)
 class SurveyFindings:
-    """The result of a survey."""
+    """What a survey has found."""
 
     name: str | None
-    """The model's name; None for the whole catalogue."""
+    """The name of the model, or None for the whole catalogue."""
     machine: str
-    """A description of the machine."""
+    """The machine in words."""
     options: tuple[RankedFile, ...]
-    """A model's files from large to small, or one file per model, best first; never empty."""
+    """Either a model's files, largest first, or one file for each model, best first. Never empty."""
     chosen: RankedFile | None
-    """The best option, with alternatives; None if nothing fits."""
+    """The best option, including alternatives; None if nothing fits."""
     instead: RankedFile | None = None
-    """The best catalogue model that fits, if no option does."""
+    """The best catalogue model that fits, if none of the options does."""
     unread: int = 0
-    """Number of files in a hub repository that were not examined because they seemed worse."""
+    """Number of files in a hub repository that were skipped because they seemed worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class SurveyOverview:
     found: SurveyFindings
     """The findings for the whole catalogue."""
     local: Mapping[Path, RankedFile]
-    """Local files by path, without those that cannot be read or run here."""
+    """Local files, keyed by path, without those that cannot be read or run here."""
     history: Calibration
 
     def has_measured(self, option: RankedFile) -> bool:
@@ -160,7 +160,7 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert plan.predicted is not None
-    # A context rounded up by llama.cpp counts as requested; one limited by training does not.
+    # A context rounded up by llama.cpp counts as the requested one; one limited by training does not.
     context = min(plan.context, header.context_length or plan.context)
     verdict = verdict_of(variant, header, plan.quant, context, plan.predicted, request)
     worth = worth_of(variant, plan.quant, context, plan.cache_type, plan.predicted)
@@ -168,7 +168,7 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
 
 
 def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return a model's best file, planning only a few; None if no header can be read."""
+    """Return a model's best file after planning just a few; None if no header can be read."""
     candidates = (_best_of(files, machine, request) for files in _by_format(variants))
     options = [option for option in candidates if option is not None]
     best = max(options, key=lambda option: option.rank, default=None)
@@ -187,16 +187,16 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
             cramped = plan is not None and request.context is None and plan.context < ENOUGH
             if large or not cramped or len(options) >= _MAX_PLANS:
                 break
-        # For catalogue models, the formulas are exact except for the compute buffers.
+        # For catalogue models, the formulas are exact except for compute buffers.
         with contextlib.suppress(ModelFileError):
             options.append(rate(variant, machine.without_dry_run if large else machine, request))
     return max(options, key=lambda option: option.rank, default=None)
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Rate a model's files. In a hub repository only the likeliest are rated, as each header is a download.
+    """Rate a model's files. In a hub repository, only the likeliest are rated, as headers are downloads.
 
-    Raises HubError or ModelFileError if no header can be read.
+    Raises HubError, or ModelFileError if no header can be read.
     """
     readable = [file for file in files if file.path is not None or file.entry is not None]
     remote = [file for file in files if file.path is None and file.entry is None]
@@ -214,7 +214,7 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
 
 
 def _unreadable(files: Sequence[Variant]) -> ModelFileError:
-    """Return the error for a model with no readable file, giving the reason for one of them."""
+    """Return the error for a model without any readable file, giving the reason for one of them."""
     why = ""
     try:
         min(files, key=lambda file: abs(file.size - _EASY_TO_READ)).header()
@@ -227,7 +227,7 @@ def _unreadable(files: Sequence[Variant]) -> ModelFileError:
 
 
 def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the best catalogue model that fits, or None."""
+    """Return the best catalogue model that fits, or None if none does."""
     models = everything(mlx=weighs_mlx(machine.profile, request))
     for files in runnable_models(models, machine.profile, request):
         best = best_of(files, machine, request)
@@ -239,7 +239,7 @@ def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None
 def runnable_models(
     models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
 ) -> list[list[Variant]]:
-    """Return each model's files that can run here, omitting models without any. Raises BackendMissing."""
+    """Return each model's files that can run here, omitting models that have none. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     result: list[list[Variant]] = []
@@ -250,7 +250,7 @@ def runnable_models(
 
 
 def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
-    """Return the best option that fits, with the runners-up as its alternatives. The first of equals wins."""
+    """Return the best option that fits, with the runners-up as its alternatives. In a tie, the first wins."""
     ranked = sorted(options, key=lambda option: option.rank, reverse=True)
     if not ranked or ranked[0].plan is None:
         return None
@@ -271,7 +271,7 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
 def likeliest(
     variants: Sequence[Variant], machine: Machine, request: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return a model's files with guessed ranks, best first, reading one header per format."""
+    """Return a model's files with guessed ranks, best first, after reading one header per format."""
     guesses: list[tuple[Variant, tuple[Verdict, float]]] = []
     for files in _by_format(variants):
         sample, header = next(samples(files), (None, None))
@@ -304,7 +304,7 @@ def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]
 def _guess(
     variant: Variant, sample: ModelOnMachine, factor: float, request: PlanRequest
 ) -> tuple[Verdict, float]:
-    """Return a file's guessed rank; factor: its size relative to the sample's."""
+    """Return the guessed rank of a file. factor: its size relative to the sample's."""
     shape = sample.shape.scaled(factor, type_of(variant.quant))
     model = replace(sample, shape=shape)
     load = _guessed(model, request)
@@ -317,7 +317,7 @@ def _guess(
 
 
 def _guessed(model: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
-    """Return approximately the load that `plan_variant` would choose, or None if none fits."""
+    """Return roughly the load that `plan_variant` would choose, or None if none fits."""
     trained = model.header.context_length or ENOUGH
     allowed = types(model, request)
     if request.context is not None:
@@ -345,7 +345,7 @@ def verdict_of(
     if request.context is not None and context < request.context:
         return Verdict.SHORT
     known = quality_class(quant)
-    # Most MLX models have 4 plain bits, so a request for MLX accepts them.
+    # Most MLX models have plain 4-bit weights, so anyone who asks for MLX accepts them.
     usual = QualityClass.REDUCED if "mlx" in (request.backend, request.prefers) else QualityClass.GOOD
     if known is not None and known < (request.quality or usual):
         return Verdict.POOR
@@ -369,7 +369,7 @@ def worth_of(
 
 
 def score(variant: Variant) -> float:
-    """Return the published quality class plus the position within it; 0 if unknown."""
+    """Return the published quality class plus the model's position within it; 0 if unknown."""
     entry = variant.entry
     if entry is None or entry.quality is None:
         return 0.0
@@ -379,7 +379,7 @@ def score(variant: Variant) -> float:
 
 
 def loss_of(quant: str | None, path: Path | None = None) -> float:
-    """Return the loss of a quantization, or of the file at `path`, in nats; an assumed value if unknown."""
+    """Return the loss in nats of a quantization, or of the file at `path`; an assumed value if unknown."""
     figure = loss_of_file(quant, path)
     return figure.value if figure else _UNKNOWN
 
@@ -394,7 +394,7 @@ def _waiting(variant: Variant) -> float:
 
 
 def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
-    """Return an option that was not chosen, with the reason."""
+    """Return an option that was not chosen as an Alternative with the reason."""
     plan = option.plan
     return Alternative(
         model=option.variant.model,
@@ -407,27 +407,27 @@ def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> 
 
 
 def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
-    """Return the best option for the same model on another backend, or None."""
+    """Return the best option for the same model with another backend, or None."""
     same = (option for option in others if option.variant.model == first.variant.model)
     rivals = (option for option in same if option.variant.format != first.variant.format)
     return max(rivals, key=lambda option: option.rank, default=None)
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
-    """Return the chosen option, with the reason for its backend if there is another one."""
+    """Return the chosen option. If there is another backend, add the reason for preferring this one."""
     other = rival(first, others)
     if other is None or first.plan is None:
         return first
     label, other_label = (LABELS[option.variant.backend] for option in (first, other))
     best = f", for which {other.quant} would be the best choice" if other.quant else ""
-    # Compare speeds even if the other option is ruled out: speed is why most users choose MLX.
+    # Compare speeds even if the other option is ruled out, as speed is why most users choose MLX.
     why_not_it = _compared(other, first) if other.plan is not None else other.why_not
     reason = f"{label} rather than {other_label}{best}. {why_not_it}"
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
 def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
-    """Return a sentence that says why an option was not chosen."""
+    """Return a sentence that explains why an option was not chosen."""
     if option.plan is None:
         return option.why_not
     if option.verdict < first.verdict:
@@ -436,7 +436,7 @@ def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
 
 
 def _compared(option: RankedFile, first: RankedFile) -> str:
-    """Return the pros and cons of an option that fits."""
+    """Return the pros and cons of an option that would fit."""
     differences = list(_differences(option, first))
     cons = [text for text, better in differences if not better]
     pros = [text for text, better in differences if better]
@@ -468,7 +468,7 @@ def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
 
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
-    """Yield the noticeable differences, each with whether the option is better."""
+    """Yield the noticeable differences, and for each whether the option is better."""
     plan, chosen = option.plan, first.plan
     assert plan is not None
     assert chosen is not None
@@ -500,7 +500,7 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
 
 
 def why(first: RankedFile, request: PlanRequest) -> str:
-    """Return a sentence that says why an option was chosen."""
+    """Return a sentence that explains why an option was chosen."""
     plan = first.plan
     assert plan is not None
     known = quality_class(plan.quant)

@@ -1,4 +1,4 @@
-"""Suggests models: to start with, to see images, to continue with, and to search documents."""
+"""Suggests models: one to start or continue with, one that sees images, and one for document search."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from edgechat.planner.ranking.ranking import RankedFile, SurveyOverview, Verdict
 from edgechat.planner.request import PlanRequest
 
 ASSUMED_RATE = 100e6 / 8
-"""Assumed download speed in bytes per second: 100 Mbit/s."""
+"""Assumed download speed, in bytes per second: 100 Mbit/s."""
 FIRST_TOKEN = 30.0
-"""Longest time to the first token of a 1,000-token prompt for a recommended model, in seconds."""
+"""Longest time to first token for a recommended model with a 1,000-token prompt, in seconds."""
 _FAST, _BALANCED = 60.0, 300.0
-"""Longest time to download a model for that role, in seconds."""
+"""Longest time it may take to download a model for that role, in seconds."""
 _DECENT = 2
-"""Minimum published quality (1 to 6) of a recommended model."""
+"""Lowest published quality (1 to 6) that a recommended model may have."""
 _BILLION, _PER_DOUBLING = 2.1, 0.6
-"""Quality of a model with a billion parameters, and the gain for each doubling, used if no quality is
-published. A least-squares fit over the catalogue's 37 chat models.
+"""Assumed quality if none is published: for a billion parameters, and the gain for each doubling. A
+least-squares fit over the 37 chat models in the catalogue.
 """
 
 
 class Role(Enum):
-    """A suggested model's role; the values are shown to users."""
+    """The role of a suggested model. The values are shown to users."""
 
     FAST = "Fast"
     BALANCED = "Balanced"
@@ -50,25 +50,25 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FirstModel:
-    """A model to start with."""
+    """A suggestion for a model to start with."""
 
     roles: tuple[Role, ...]
     file: RankedFile
-    """Always has a plan."""
+    """The model's file, which always has a plan."""
     download: int
-    """Bytes to download, including its draft model; 0 if it is on this machine."""
+    """How many bytes to download, including a draft model; 0 if the model is on this machine."""
     is_recommended: bool = False
-    """Whether it is usable and quick; true for at most one model."""
+    """Whether it is both usable and quick. True for at most one model."""
 
 
 def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> tuple[FirstModel, ...]:
-    """Suggest up to three models, from the one that answers soonest to the best.
+    """Suggest up to three models, ranging from the one that answers soonest to the best.
 
-    options: one file of each model. rate: download speed in bytes per second.
+    options: one file for each model. rate: download speed in bytes per second.
 
     *Best* is the best option. *Balanced*, the recommended one, is the best decent option that reads prompts
-    quickly and downloads within five minutes. *Fast* is the best of these that downloads within a minute, or
-    of poorer ones if none is decent. If nothing downloads in time, the smallest download is chosen.
+    quickly and downloads within five minutes. *Fast* is the best such option that downloads within a minute,
+    or the best poorer one if none is decent. If nothing downloads in time, the smallest download is chosen.
     """
     planned = [option for option in options if option.plan is not None]
     if not planned:
@@ -98,9 +98,9 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
 
 
 def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, float, float]:
-    """Return a local model's sort key, greatest for the best model to start with.
+    """Return a local model's sort key, which is greatest for the best model to start with.
 
-    option: its rating on this machine. Without one, the model fits if it fits in RAM.
+    option: its rating on this machine. Without a rating, the model fits if it fits in RAM.
     """
     entry, n_params = row.model.entry, max(1, row.glance.n_params)
     sized = _BILLION + _PER_DOUBLING * math.log2(n_params / 1e9)
@@ -112,12 +112,12 @@ def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, f
 
 
 def is_quick(option: RankedFile) -> bool:
-    """Return whether a file is fast enough and starts answering a 1,000-token prompt soon."""
+    """Return whether a file is fast enough and soon starts to answer a 1,000-token prompt."""
     return option.verdict is Verdict.FITS and option.predicted.ttft_ms <= 1000 * FIRST_TOKEN
 
 
 def download_bytes(option: RankedFile) -> int:
-    """Return the bytes to download: the model, and its draft model if that may help."""
+    """Return how many bytes to download for the model, and for its draft model if that may help."""
     variant, plan = option.variant, option.plan
     if variant.path is not None:
         return 0
@@ -144,13 +144,13 @@ def _quality(option: RankedFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A model that fits and can answer instead."""
+    """A model that fits and can answer in place of the current one."""
 
     name: str
     is_here: bool
-    """Whether it is on this machine; if not, it would be downloaded."""
+    """Whether it is on this machine; otherwise it has to be downloaded."""
     what: str = "sees images"
-    """What it does, in words."""
+    """What it can do, in words."""
 
     @property
     def sentence(self) -> str:
@@ -162,10 +162,10 @@ class StandIn:
 def seeing_model(
     inventory: Callable[[], Sequence[ModelRow]], overview: Callable[[Sequence[ModelRow]], SurveyOverview]
 ) -> StandIn | None:
-    """Return a model that can see: the last used local one, or the best in the catalogue. None if none fits.
+    """Return a model that can see: the last used one on this machine, or else the catalogue's best.
 
-    inventory, overview: see `edgechat.tui.models.library`. `overview` may take seconds, so it is called only
-    if no model in `inventory` fits.
+    Returns None if none fits. inventory, overview: see `edgechat.tui.models.library`. `overview` may take
+    seconds, so it is called only if no model in `inventory` fits.
     """
     rows = inventory()
     seeing = [row for row in rows if "vision" in row.glance.modalities and not row.glance.damage]
@@ -173,7 +173,7 @@ def seeing_model(
         if row.fits:
             return StandIn(row.model.chat_name, is_here=True)
     rated = overview(rows)
-    for row in seeing:  # it may fit on a GPU
+    for row in seeing:  # it may still fit on a GPU
         option = rated.local.get(row.model.path)
         if option is not None and option.verdict is not Verdict.TOO_LARGE:
             return StandIn(row.model.chat_name, is_here=True)
@@ -185,7 +185,7 @@ def seeing_model(
 
 
 def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
-    """Return the last used local chat model that fits, or None. The guide comes last.
+    """Return the last used local chat model that fits, or None. The guide is considered last.
 
     rows: local models, most recently used first.
     """
@@ -195,9 +195,10 @@ def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
 
 
 EMBEDDING = PlanRequest(context=512, draft="none", vision=False, adapters=())
-"""Request for embedding models. A passage is a paragraph or two.
+"""The request for embedding models. A passage is a paragraph or two long.
 
-llama.cpp reserves logits for every token in a call: one MiB each with a vocabulary of 262,144 tokens.
+llama.cpp reserves logits for every token in a call, which take one MiB each if the vocabulary has 262,144
+tokens.
 """
 
 
@@ -219,9 +220,9 @@ def recommended_embedder() -> Variant | None:
 
 
 def installed_embedder(named: str | None = None) -> LocalModel | None:
-    """Return the first local embedding model, or None.
+    """Return the first embedding model on this machine, or None if there is none.
 
-    Catalogue models come first, in catalogue order and with the recommended quantization first. named:
+    Catalogue models come first, in catalogue order and starting with the recommended quantization. named:
     `embedding_model` in settings.toml. Raises ModelNotFound or ModelFileError for a named model.
     """
     if named is not None:
@@ -232,7 +233,7 @@ def installed_embedder(named: str | None = None) -> LocalModel | None:
 
 
 def named_reranker(named: str) -> LocalModel:
-    """Return the reranking model named in settings.toml. Raises ModelNotFound or ModelFileError."""
+    """Return the reranking model that settings.toml names. Raises ModelNotFound or ModelFileError."""
     return _named(named, "reranking")
 
 
@@ -251,14 +252,14 @@ def _named(name: str, kind: ModelKind) -> LocalModel:
 def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
     """Return the prefixes that a model expects before its input; empty for unknown models.
 
-    Copies of a catalogue model from elsewhere are recognized by the model's name or the file's name.
+    Copies of a catalogue model from other sources are recognized by their model name or file name.
     """
     entry = model.entry or _namesake(model)
     return entry.embedding if entry is not None and entry.embedding is not None else EmbeddingPrefixes()
 
 
 def _place(model: LocalModel) -> tuple[int, bool, int]:
-    """Return the sort key of models: catalogue order, then size."""
+    """Return the key for sorting models: catalogue order, then size."""
     entry = model.entry
     known = [entry.name for entry in catalogue() if entry.kind != "chat"]
     if entry is None or entry.name not in known:
