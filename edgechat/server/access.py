@@ -271,7 +271,7 @@ def _checked(text: str, what: str, hint: str) -> str:
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499
-"""Status that is logged if the client disconnects before the response begins, as in nginx."""
+"""Status to log if the client disconnects before the response starts, as nginx does."""
 _OTHER = "other"
 """Metrics label for unknown paths, so that text from clients never becomes a label."""
 

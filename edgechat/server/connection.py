@@ -122,11 +122,11 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Reject a malformed request (overrides uvicorn)."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response has begun
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response has already started
             self.transport.abort()
             return
         if self.cycle is not None:
-            self.cycle.disconnected = True  # its answer would come too late
+            self.cycle.disconnected = True  # its response would arrive too late
         refusal = self.conn.refusal or _BROKEN
         status, body = HTTPStatus(refusal.status), openai_error(refusal)
         headers = [

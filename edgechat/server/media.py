@@ -173,7 +173,7 @@ def takes(model: ModelInfo, sent: SentMedia) -> bool:
 async def refuse_untaken(
     sent: Sequence[tuple[Message, SentMedia]], served: ServedModel, cards: Cards
 ) -> None:
-    """Raise Refusal if the model cannot see or hear what a user sent; the message suggests one of `cards`."""
+    """Raise Refusal if the model cannot see or hear what a user sent. The message suggests one of `cards`."""
     for message, one in sent:
         if message.role == "tool" or takes(served.model, one):
             continue
@@ -264,7 +264,7 @@ class RequestMedia:
         finally:
             if storing.done():
                 held.close()
-            else:  # after a cancellation, its thread goes on for a while
+            else:  # after a cancellation, its thread keeps running for a while
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:

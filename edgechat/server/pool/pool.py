@@ -329,7 +329,7 @@ def prepare_model(
             usual_adapters=usual,
             runtime_quant=None,
         )
-    if staying:  # unload the others rather than load both anyway
+    if staying:  # unload the other models instead of loading both anyway
         request = msgspec.structs.replace(request, anyway=False)
     remote = remote_plan(model, settings.load(), request)
     return remote or prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

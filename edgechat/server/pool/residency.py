@@ -1,8 +1,8 @@
 """Residency: decides which models are loaded, one load at a time, alongside others or in their place.
 
 All loading and unloading happens here, so that each plan accounts for the memory of the other models. If a
-model does not fit alongside the others, or only with a lesser plan, idle models are unloaded first, starting
-with the least recently used. If all are busy, the load waits for one to become idle, unless a lesser plan
+model does not fit alongside the others, or only with a worse plan, idle models are unloaded first, starting
+with the least recently used. If all are busy, the load waits for one to become idle, unless a worse plan
 fits alongside them.
 """
 
@@ -23,7 +23,7 @@ from edgechat.server.pool.metrics import Metrics
 from edgechat.server.pool.models import AvailableModel, ModelSlot
 
 CLAIM_SHARE = 0.25
-"""During this final fraction of the patience, busy models accept no requests, so that one becomes idle."""
+"""Final fraction of the patience during which busy models accept no requests, so that one becomes idle."""
 
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
