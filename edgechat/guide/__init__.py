@@ -1,1 +1,1 @@
-"""The guide: its engine, and search in the bundled documentation."""
+"""The guide: its engine, and a search engine for the bundled documentation."""

@@ -1,9 +1,9 @@
 """The guide's engine: a tiny model, checked and supplemented by the bundled documentation.
 
-The probability of the model's first words shows how well it knows the question. `_merit` combines this with
-how well the documentation covers it. As the merit rises, the model answers alone, with a link to a page, or
-with a quotation; above that, the documentation answers alone, or says that it has no answer. The app, the
-commands and the server all get this engine from `local_engine`.
+The probability of the model's first words shows how well it knows the answer. `_merit` combines this with how
+well the documentation covers the question. As the merit rises, the model answers alone, then with a link to a
+page, then with a quotation. Above that, the documentation answers alone, or says that it has no answer. The
+app, the commands and the server all get this engine from `local_engine`.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -41,20 +41,21 @@ from edgechat.guide.manual import FROM, Lookup, Manual
 from edgechat.planner.plan import LoadPlan
 
 DECLINES = "I am a small guide that only knows edgechat;"
-"""The beginning of every answer to an off-topic question."""
+"""The start of every answer to an off-topic question."""
 _TOKENS = 8
-"""Number of tokens whose probability is examined: if the model knows an answer, they determine the rest."""
+"""Number of tokens whose probability is checked. If the model knows an answer, they determine the rest."""
 # Tuned on the practice exams: `python packaging/guide/told.py --practice`.
 _NAMED, _QUOTED, _ALONE = 1.3, 1.6, 2.1
-"""Minimum merits at which the documentation is linked, quoted below the model's answer, or answers alone.
+"""Minimum merits for linking the documentation, quoting it below the model's answer, or using it alone.
 
-Below the second, a quotation was useful only 3 times out of 44."""
+Below the second of these, a quotation was useful in only 3 of 44 cases.
+"""
 _LEAST = 0.4
-"""Minimum coverage of a question for a passage to count as its answer."""
+"""Minimum share of a question that a passage must cover to count as its answer."""
 _UNSURE = 1.1
-"""Doubt above which the model does not answer if there is no passage.
+"""If there is no passage, the model does not answer when its doubt is above this.
 
-Above it, the model was wrong in 3 of 3 practice questions; below it, in 1 of 9.
+Above it, the model was wrong on 3 of 3 practice questions; below it, on 1 of 9.
 """
 _NOTHING = "The documentation does not say."
 _OR = "If that is not what you meant:"
@@ -62,7 +63,7 @@ _SEE = "More: "
 
 
 class Guide(EngineSupervisor):
-    """The guide's engine. With tools, a schema or a token limit, the model answers alone."""
+    """The guide's engine. If the request has tools, a schema or a token limit, the model answers alone."""
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         model, _ = await asyncio.gather(super().start(on_progress), asyncio.to_thread(manual))
@@ -107,7 +108,7 @@ class Guide(EngineSupervisor):
 
 @dataclass(slots=True)
 class _Begun:
-    """The beginning of the model's reply."""
+    """The start of the model's reply."""
 
     events: list[RequestEvent] = field(default_factory=list)
     text: str = ""
@@ -125,7 +126,7 @@ class _Begun:
         return math.sqrt(max(0.0, -sum(self.logprobs[:_TOKENS])))
 
     def instead(self, text: str, seconds: float) -> Iterator[RequestEvent]:
-        """Yield the events of a reply with `text` instead. seconds: time since the request."""
+        """Yield the events for a reply that consists of `text` instead. seconds: time since the request."""
         last = self.events[-1]
         if isinstance(last, Finished):
             usage = last.usage
@@ -142,7 +143,7 @@ class _Begun:
 
 
 async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
-    """Read events until it is clear how sure the model is, and whether it declines."""
+    """Read events until it is clear how confident the model is, and whether it declines to answer."""
     begun = _Begun()
     async for event in events:
         begun.events.append(event)
@@ -157,7 +158,7 @@ async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
 
 @cache
 def manual() -> Manual:
-    """Return the bundled documentation. It is read only once, because that takes a tenth of a second."""
+    """Return the bundled documentation. It is cached, because reading it takes a tenth of a second."""
     found = Manual()
     found.search("What is edgechat?")  # builds the index
     return found
@@ -172,7 +173,7 @@ def local_engine(
     on_state: Callable[[EngineState], None] | None = None,
     on_note: Callable[[str], None],
 ) -> EngineSupervisor:
-    """Return an engine for a local model, not yet loaded. For the guide, it is a `Guide`."""
+    """Return an engine for a local model, which is not loaded yet. For the guide, it is a `Guide`."""
     is_guide = Path(plan.model_path) == paths.shipped("guide.gguf")
     return (Guide if is_guide else EngineSupervisor)(
         plan,
@@ -185,7 +186,7 @@ def local_engine(
 
 
 def _question(request: ChatRequest) -> str | None:
-    """Return the user's question, or None if there is none or the request restricts the answer."""
+    """Return the user's question, or None if there is none or the request constrains the answer."""
     is_free = request.text is None and not (request.tools or request.schema or request.stop)
     if not is_free or request.logprobs is not None or request.max_tokens is not None or not request.messages:
         return None
@@ -194,7 +195,7 @@ def _question(request: ChatRequest) -> str | None:
 
 
 def _merit(begun: _Begun, hit: Lookup) -> float:
-    """Return how much better the documentation answers, given the model's doubt and the passages found.
+    """Return how much better the documentation's answer is, given the model's doubt and the passages found.
 
     If the model declines, the documentation answers alone or not at all. If neither has an answer, the merit
     is infinite.
@@ -213,7 +214,7 @@ def _answer(hit: Lookup) -> str:
 
 
 def _told(event: RequestEvent, after: str) -> Iterator[RequestEvent]:
-    """Yield an event from the model without probabilities. after: text to append to the reply."""
+    """Yield an event from the model without its probabilities. after: text to append to the reply."""
     if isinstance(event, Delta):
         if event.text:
             yield msgspec.structs.replace(event, chances=())

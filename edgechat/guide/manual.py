@@ -1,8 +1,8 @@
-"""Search in the bundled documentation, split into passages: rows, items, commands and paragraphs.
+"""Search in the bundled documentation, which is split into table rows, list items, commands and paragraphs.
 
-BM25 (Robertson and Zaragoza, 2009) ranks them, with headings as additional words (BM25F). Unlike a
-collection's index, this one corrects typos, using the words in the documentation, and its scores can be
-compared between questions, so that thresholds work.
+These passages are ranked by BM25 (Robertson and Zaragoza, 2009), with headings as additional words (BM25F).
+Unlike the index of a collection, this one corrects typos, using the words in the documentation. Its scores
+are comparable across questions, so that thresholds work.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from edgechat.base import paths
 
 WHERE = "https://github.com/edgechat/edgechat/blob/main/docs/"
 _PASSAGES = 3
-"""Maximum number of passages in an answer. Each must score at least `_NEAR` times as much as the best."""
+"""Maximum number of passages in an answer. Each must score at least `_NEAR` times as high as the best one."""
 _NEAR = 0.8
 _LONGEST = 500
-"""Maximum length of a passage, in characters; longer paragraphs are reduced to their best sentences."""
+"""Maximum length of a passage, in characters. Longer paragraphs are reduced to their best sentences."""
 # Tuned on the practice exams: weights of title and headings, k and b of BM25, weights of similar words.
 _TITLE, _HEADING, _K, _B, _ALIKE, _CORRECTED = 1.0, 0.5, 1.2, 0.45, 0.8, 0.8
 _BACKGROUND = {"architecture.md": 0.4, "reports.md": 0.4, "scale.md": 0.4, "phones.md": 0.6}
-"""Weights of pages about things that users rarely do."""
+"""Weights for pages about topics that users rarely need."""
 _LEAD, _HEADED, _DEFINED, _GLOSSARY, _PROGRAM = 1.1, 1.3, 1.6, 0.85, 0.5
 """Weights for the first paragraph of a section, for text below a heading that contains the whole question,
-for definitions that are asked for and those that are not, and for lines of a program.
+for definitions of a term in the question, for other definitions, and for lines from a program.
 """
 _DEFINITION = re.compile(
     r"(what|whats|what's|wat|explain|define)\b|.*\b(means?|meaning|explained)\b|^\W*\w+( \w+)?\W*$", re.DOTALL
@@ -48,7 +48,7 @@ uses used using work works possible try some any all each edgechat app program u
 t m d re ve ll someone anybody make makes made go goes going give gives given know mean means meaning whats
 now right look looks see good best old set setup explain anyway however able trying own
 """
-"""Words in questions to a program that say nothing about the answer."""
+"""Words in users' questions that say nothing about the answer."""
 _SAYS_NOTHING = frozenset(_EMPTY_WORDS.split())
 _ALIKE_WORDS = """
 abort cancel halt: stop
@@ -75,7 +75,7 @@ colour color: colours
 config configuration: settings
 question prompt message: prompt question
 """
-"""Newcomers' words, each with the words that the documentation uses instead."""
+"""Words that newcomers use, each with the words that the documentation uses instead."""
 _ENDINGS = (
     ("ization", "iz"), ("isation", "iz"), ("izing", "iz"), ("ising", "iz"), ("ies", "y"), ("sses", "ss"),
     ("ations", "at"), ("ation", "at"), ("ings", ""), ("ing", ""), ("edly", ""), ("ed", ""), ("es", ""),
@@ -88,25 +88,25 @@ class Excerpt:
     """A passage on a page: a paragraph, a list item, a table row, or a command with its comment."""
 
     page: str
-    """Its file, such as 'app.md'."""
+    """The name of the page's file, such as 'app.md'."""
     title: str
     """The page's title."""
     headings: tuple[str, ...]
-    """The headings below the title, down to the passage."""
+    """The headings between the title and the passage, from the outermost to the innermost."""
     kind: str
     """'paragraph', 'item', 'row' or 'command'."""
     text: str
     is_lead: bool
-    """Whether it is the first paragraph below its heading."""
+    """Whether the passage is the first paragraph below its heading."""
 
     @property
     def place(self) -> str:
-        """A link to it, such as '[The app, “Keys”](…)'."""
+        """A link to the passage, such as '[The app, “Keys”](…)'."""
         name = f"{self.title}, “{self.headings[-1]}”" if self.headings else self.title
         return f"[{name}]({WHERE}{self.page}{'#' + _anchor(self.headings[-1]) if self.headings else ''})"
 
     def shown(self, asked: set[str]) -> str:
-        """Return it as Markdown. A long paragraph is cut to the part with the most words from `asked`."""
+        """Return the passage as Markdown, with a long paragraph cut to the part richest in `asked` words."""
         text = unlinked(self.text)
         if self.kind == "command":
             return "```\n" + re.sub(" {3,}# ", "  # ", text) + "\n```"
@@ -130,17 +130,17 @@ class Lookup:
     """The result of a search for a question."""
 
     passages: tuple[Excerpt, ...] = ()
-    """Best first; empty if no word of the question occurs in the documentation."""
+    """The passages, best first; empty if no word of the question occurs in the documentation."""
     score: float = 0.0
-    """BM25 score of the best passage: about 5 for one distinctive word, 20 for several."""
+    """BM25 score of the best passage: about 5 if one distinctive word matches, 20 if several do."""
     coverage: float = 0.0
-    """Share of the question's words, weighted by rarity, that the best passage contains, from 0 to 1."""
+    """How much of the question the best passage covers, from 0 to 1, with words weighted by rarity."""
     asked: frozenset[str] = frozenset()
     """The stems that were searched for."""
 
     @property
     def text(self) -> str:
-        """The answer in the documentation's words, with links to pages and headings."""
+        """The answer in the documentation's own words, with links to pages and headings."""
         shown, place = "", ""
         for one in self.passages:
             if one.place != place:
@@ -154,15 +154,15 @@ FROM = "From the documentation, "
 
 
 class Manual:
-    """The pages of a folder, made searchable: about 1,200 passages, 2 ms per question."""
+    """A searchable set of pages from a folder: about 1,200 passages, 2 ms per question."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: the folder with the pages; None for the bundled documentation."""
+        """folder: the folder that contains the pages; None for the bundled documentation."""
         pages = sorted((folder or paths.shipped("docs")).glob("*.md"))
         self.passages = [one for page in pages for one in _passages(page)]
 
     def search(self, question: str) -> Lookup:
-        """Return the passages that best answer a question, however poorly."""
+        """Return the passages that answer a question best, even if they answer it poorly."""
         scores, covered, whole = defaultdict[int, float](float), defaultdict[int, float](float), 0.0
         asked = self._asked(question)
         bags, postings = self._index
@@ -203,17 +203,17 @@ class Manual:
 
     @staticmethod
     def _is_headed(one: Excerpt, asked: set[str]) -> bool:
-        """Return True if the heading above a passage contains everything asked for."""
+        """Return True if the heading above a passage contains every word of the question."""
         return bool(asked and one.headings) and asked <= set(_stems(one.headings[-1]))
 
     @staticmethod
     def _is_term(one: Excerpt, asked: set[str]) -> bool:
-        """Return True if a passage defines a term that contains everything asked for."""
+        """Return True if a passage defines a term that contains every word of the question."""
         term = re.match(r"- \*\*(.+?)\*\*", one.text)
         return term is not None and bool(asked) and asked <= set(_stems(term[1]))
 
     def _section(self, one: Excerpt) -> list[Excerpt]:
-        """Return the first passages of a section, up to the length of an answer."""
+        """Return the first passages in a section, up to the maximum length of an answer."""
         found, letters = list[Excerpt](), 0
         for other in self.passages:
             if (other.page, other.headings) == (one.page, one.headings):
@@ -237,7 +237,7 @@ class Manual:
         return weight
 
     def _asked(self, question: str) -> list[list[tuple[str, float]]]:
-        """Return the known stem of each distinctive word, and similar stems, with weights."""
+        """Return the known stem of each distinctive word, and those of similar words, with weights."""
         asked: list[list[tuple[str, float]]] = []
         for word in dict.fromkeys(_words(question)):
             if word in _SAYS_NOTHING:
@@ -255,7 +255,7 @@ class Manual:
 
     @cached_property
     def _index(self) -> tuple[list[dict[str, float]], dict[str, list[int]]]:
-        """Weighted stem counts for each passage, and the passages that contain each stem."""
+        """Return the weighted stem counts for each passage, and the passages that contain each stem."""
         bags: list[dict[str, float]] = []
         postings: dict[str, list[int]] = defaultdict(list)
         for at, one in enumerate(self.passages):
@@ -276,7 +276,7 @@ class Manual:
 
     @cached_property
     def _known(self) -> Counter[str]:
-        """Number of passages that contain each stem; file names do not count."""
+        """Return the number of passages that contain each stem, ignoring file names."""
         return Counter(
             stem
             for one in self.passages
@@ -329,7 +329,7 @@ def _stem(word: str) -> str:
 
 @cache
 def _alike() -> dict[str, list[str]]:
-    """Return the stems of the documentation's words, keyed by the stems of newcomers' words."""
+    """Return the stems of the documentation's words, keyed by the stems of the words that newcomers use."""
     stems: dict[str, list[str]] = defaultdict(list)
     for line in _ALIKE_WORDS.strip().splitlines():
         said, _, meant = line.partition(":")

@@ -1,4 +1,4 @@
-"""Access control: which requests are let in, with which API key, under which path; and the access log.
+"""Access control: which requests are allowed, with which API key and under which path; and the access log.
 
 A web page can reach a server on the user's machine. With DNS rebinding (CVE-2024-28224), it can even do so
 under its own host name. So the Host header must name this server, and the Origin header must name this server
@@ -51,7 +51,7 @@ class AccessRules:
     origins: frozenset[str] = frozenset()
     """Origins of web pages that may use the server, such as 'https://example.org'."""
     aliases: frozenset[str] = frozenset()
-    """Names the server has elsewhere, such as behind a proxy or in a container; accepted with any port."""
+    """Other names for the server, such as behind a proxy or in a container; accepted with any port."""
 
 
 class AccessPolicy:
@@ -73,7 +73,7 @@ class AccessPolicy:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request before the app gets it."""
+        """Check a request before passing it to the app."""
         # Before CORS, which would answer a preflight for any host name.
         try:
             self._check_caller(scope, _Headers(scope["headers"]))
@@ -139,12 +139,12 @@ class AccessPolicy:
 
 
 class _Headers:
-    """Request headers as text; of a repeated header, the first."""
+    """Request headers as text. If a header is repeated, the first one counts."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._values: dict[str, str] = {}
         self.repeated = ""
-        """A header that is repeated but must not be; '' if there is none."""
+        """The name of a header that was repeated but must not be; '' if there is none."""
         for sent, value in raw:
             name = sent.decode("latin-1")
             if name in self._values and name in _ONCE:
@@ -271,22 +271,22 @@ def _checked(text: str, what: str, hint: str) -> str:
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499
-"""Status that is logged if the client disconnects before the response begins, as in nginx."""
+"""Status to log if the client disconnects before the response starts, as nginx does."""
 _OTHER = "other"
-"""Metrics label of unknown paths, so that text from clients never becomes a label."""
+"""Metrics label for unknown paths, so that text from clients never becomes a label."""
 
 
 class KnownPaths:
     """The app's paths, in every spelling that clients use."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """paths: the paths of routes; a parameter in braces matches the rest of the path."""
+        """paths: the paths of the routes. A parameter in braces matches the rest of the path."""
         paths = list(paths)
         self._whole = frozenset(path for path in paths if "{" not in path)
         self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
 
     def canonical(self, path: str) -> str:
-        """Return the canonical spelling of a known path; an unknown path only loses its trailing slash."""
+        """Return the canonical spelling of a known path, or an unknown path without its trailing slash."""
         path = path.rstrip("/") or "/"
         for candidate in (path, f"/v1{path}", path.removeprefix("/v1")):
             if candidate in self._whole or candidate.startswith(self._folders):
@@ -301,7 +301,7 @@ class KnownPaths:
 
 
 class AccessLog:
-    """ASGI middleware that makes paths canonical, and counts and logs requests, but not their content."""
+    """ASGI middleware that makes paths canonical, counts requests, and logs them without their content."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: KnownPaths) -> None:
         self._app = app

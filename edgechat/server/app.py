@@ -138,7 +138,7 @@ async def _detokenize(exchange: Exchange, services: Services, body: DetokenizeBo
 
 
 Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
-"""The model, the chat, and the documents from which it gets passages."""
+"""The model, the chat, and the documents to take passages from."""
 
 
 def _counted(body: CountBody, _think: bool | None) -> Counted:
@@ -230,7 +230,7 @@ async def _ollama(exchange: Exchange, services: Services, answers: OllamaAnswers
 
 
 async def _unload_after(services: Services, keep_alive: str | float | None, model: str) -> None:
-    """Unload the model after an answer if the client asked for that. Its other requests finish first."""
+    """Unload the model after an answer, if the client asked for that. Other requests for it finish first."""
     if unloads(keep_alive):
         with suppress(ModelNotFound):  # the answer has already reported it
             await services.models.unload(model)
@@ -251,7 +251,7 @@ async def _ollama_embed(exchange: Exchange, services: Services, body: EmbedBody)
 async def _ollama_embeddings(
     exchange: Exchange, services: Services, body: EmbeddingsBody
 ) -> EmbeddingsAnswer:
-    """Embed a prompt. If it is empty, only load the model: that is how clients warm it up."""
+    """Embed a prompt, or only load the model if the prompt is empty: that is how clients warm it up."""
     model = model_of(body.model)
     try:
         if not body.prompt:
@@ -540,7 +540,7 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
 
 
 class _Endpoint:
-    """ASGI app for one path's operations. It avoids Starlette's responses, which would buffer the data."""
+    """ASGI app for the operations on one path. Avoids Starlette's responses, which would buffer data."""
 
     def __init__(self, operations: Mapping[str, Operation], services: Services) -> None:
         self._operations = operations
@@ -559,7 +559,7 @@ class _Endpoint:
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> HttpResponse:
-    """Answer requests for unknown paths and methods."""
+    """Answer requests with unknown paths or methods."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = "No such path" if status == 404 else "This path does not accept this method"
     headers = error.headers if isinstance(error, HTTPException) else None

@@ -1,7 +1,7 @@
 """HTTP connection with limits on slow senders, tiny chunks, pipelined data and slow readers.
 
 uvicorn lacks these limits. They must apply before an ASGI app sees a request, so they build on its private
-H11Protocol. tests/server/test_connection.py names the versions that work, and checks every attribute used
+H11Protocol. tests/server/test_connection.py lists the versions that work, and checks every attribute used
 here.
 """
 
@@ -19,19 +19,19 @@ from edgechat.server.exchange import TRUSTED
 from edgechat.server.refusal import Refusal, openai_error
 
 HEADER_SECONDS = 10.0
-"""Time limit for receiving the head of a request."""
+"""Time limit for receiving the head of a request, in seconds."""
 UNREAD_SECONDS = 20.0
-"""How long a client may go without reading its response."""
+"""How many seconds a client may go without reading its response."""
 MOST_CONNECTIONS = 512
 _STRANGERS = 8
-"""When room is needed, clients without the key may keep one in this many connections."""
+"""When connections must be evicted, clients without the key may keep one connection in this many."""
 HEADER_BYTES = 64 * 1024
 MOST_HEADERS = 100
 _FREE_CHUNKS = 256
 _CHUNK_BYTES = 256
 """Minimum average chunk size after the first _FREE_CHUNKS: each chunk costs an event loop iteration."""
 _AHEAD_BYTES = 64 * 1024
-"""Limit on pipelined data, which a client sends while its previous request is being answered."""
+"""Limit on pipelined data: what a client sends while its previous request is still being answered."""
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _BROKEN = Refusal("The request is malformed.", status=400)
 _LONG_HEAD = Refusal(
@@ -47,14 +47,14 @@ class Connection(H11Protocol):
         super().__init__(*args, **options)
         self.conn: _Requests = _Requests()
         self._since = self.loop.time()
-        """When the current state began: sending a head, sending a body, or idle between requests."""
+        """When the current state started: sending a head, sending a body, or idle between requests."""
         self._ahead = bytearray()
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
     @property
     def is_known(self) -> bool:
-        """Whether the last request had the key, or needed none."""
+        """Whether the last request had the key, or did not need it."""
         return self.scope is not None and bool(self.scope.get(TRUSTED))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,9 +68,9 @@ class Connection(H11Protocol):
     def _make_room(self) -> bool:
         """Evict a waiting connection to make room. Return False if none can be evicted.
 
-        The connection that has been in its state longest is evicted, from the first of these groups that is
-        not empty: clients without the key, if there are many, so that they cannot lock out clients with the
-        key; clients sending a body; clients between requests; any clients without the key.
+        Evicts the connection that has been in its state the longest, from the first of these groups that is
+        not empty: clients without the key, if there are so many that they could lock out clients with the
+        key; clients sending a body; clients between requests; any remaining clients without the key.
         """
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
         strangers = [one for one in others if not one.is_known]
@@ -115,18 +115,18 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _keep(self, data: bytes) -> None:
-        """Hold pipelined data until its turn comes."""
+        """Buffer pipelined data until the previous request has been answered."""
         self._ahead += data
         if len(self._ahead) > _AHEAD_BYTES:
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Reject a malformed request (overrides uvicorn)."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response has begun
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response has already started
             self.transport.abort()
             return
         if self.cycle is not None:
-            self.cycle.disconnected = True  # its answer would come too late
+            self.cycle.disconnected = True  # its response would arrive too late
         refusal = self.conn.refusal or _BROKEN
         status, body = HTTPStatus(refusal.status), openai_error(refusal)
         headers = [
@@ -186,7 +186,7 @@ class Connection(H11Protocol):
 
 
 class _Requests(h11.Connection):
-    """An h11 connection that limits the cost of parsing, which happens before authentication."""
+    """An h11 connection that limits the cost of parsing, since parsing precedes authentication."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEADER_BYTES)
@@ -205,7 +205,7 @@ class _Requests(h11.Connection):
         return event
 
     def _check_head(self) -> None:
-        """Check the size of a head before it is parsed: parsing 12,000 lines takes 25 ms."""
+        """Check the size of a head before it is parsed, because parsing 12,000 lines takes 25 ms."""
         waiting, _ = self.trailing_data
         if waiting.count(b"\n") <= MOST_HEADERS and len(waiting) <= HEADER_BYTES:
             return

@@ -1,6 +1,6 @@
-"""Documents for requests: which ones clients may use, the passages that help answer, and citations.
+"""Documents in requests: which ones clients may use, the passages that help answer, and citations.
 
-Clients refer to documents by name, and sources never reveal where they are stored on this machine.
+Clients refer to documents by name. Sources never reveal where the documents are stored on this machine.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class AskedDocuments:
 
     names: tuple[str, ...]
     param: str = "docs"
-    """The request field that names them."""
+    """The request field that contains the names."""
     most: int | None = None
-    """Maximum number of passages; None for as many as fit, or whole documents."""
+    """Maximum number of passages. None for as many as fit, or for whole documents."""
 
 
 def asked_documents(sent: str | list[str] | None) -> AskedDocuments | None:
@@ -71,7 +71,7 @@ class SourceBody(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """The path of the file, relative to the folder of the collection."""
     place: str
-    """Such as 'lines 3–10' or 'page 2'; '' for a whole file."""
+    """The place in the file, such as 'lines 3–10' or 'page 2'; '' for a whole file."""
 
 
 class FileCitation(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class FileCitation(msgspec.Struct, frozen=True, kw_only=True):
     file_id: str
     filename: str
     index: int
-    """Its position in the text, in characters."""
+    """The position of the citation in the text, in characters."""
 
 
 class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ def file_id_of(passage: Given) -> str:
 ALL = "all"
 """Value of `edgechat serve --docs` that allows all documents."""
 REFRESH_SECONDS = 3.0
-"""How long a request waits for changed files to be read; the rest is read in the background."""
+"""How long a request waits for changed files to be read. The remaining files are read in the background."""
 QUESTION_LETTERS = 4096
 """How many characters of a question are used for the search."""
 _MEDIA_TOKENS = 1000
@@ -166,14 +166,14 @@ class RequestDocuments:
         self._allowed = allowed
         self._library = DocumentLibrary(embedder_here, reranker_here)
         self._updates = DocumentLibrary()
-        """Has its own thread, so that reading files does not delay searches."""
+        """Runs in a thread of its own, so that reading files does not delay searches."""
         for library in (self._library, self._updates):
             library.on_note = lambda note: _LOG.warning("%s", note)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the document libraries. Changed files not read yet are read on the next question."""
+        """Close the document libraries. Changed files not read so far are read on the next question."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -248,7 +248,7 @@ class RequestDocuments:
             return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
 
     def models_busy(self, is_busy: bool) -> None:
-        """While models are idle, embed passages that searches had to find by words alone."""
+        """While models are idle, embed the passages that searches could find only by keyword."""
         if self._embedding is not None:
             self._embedding.cancel()
         self._embedding = None
@@ -292,7 +292,7 @@ def question_in(request: ChatRequest, param: str = "docs") -> str:
 
 
 def with_documents(request: ChatRequest, passages: Sequence[Given]) -> ChatRequest:
-    """Return a request with passages inserted before the user's last message, as in chats."""
+    """Return a request with passages inserted before the user's last message, as the app does in chats."""
     at = _last_question(request.messages)
     if at is None or not passages:
         return request
@@ -317,7 +317,7 @@ def _tokens_in(request: ChatRequest) -> int:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Turn document errors into a Refusal; details are only logged, because they may contain paths."""
+    """Turn document errors into a Refusal. Details are only logged, because they may contain paths."""
     try:
         yield
     except (DocumentError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Exchange: one HTTP request and its response; limits the body and notices when the client disconnects."""
+"""Exchange: one HTTP request and its response. Limits the body, and notices when the client disconnects."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from starlette.types import Receive, Scope, Send
 from edgechat.server.refusal import Refusal, error_format
 
 _KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
-"""Content types of bodies that may be JSON; b'' stands for a missing header."""
+"""Content types accepted for bodies that may be JSON; b'' stands for a missing header."""
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 TRUSTED: Final = "edgechat.trusted"
-"""Scope key: whether the request had the API key, or needed none."""
+"""Scope key: whether the request had the API key, or did not need it."""
 MODEL: Final = "edgechat.model"
 """Scope key, for the access log: the model that answers, once it is loaded."""
 TOKENS: Final = "edgechat.tokens"
 """Scope key, for the access log: the number of tokens in the prompt and in the answer."""
 BODY_BYTES: Final = 32 * 2**20
-"""Maximum size of a body. Large ones contain images and audio: 8 MiB of text is about two million tokens."""
+"""Maximum size of a body. Large bodies contain media: 8 MiB of text is already about two million tokens."""
 BODIES_BYTES: Final = 128 * 2**20
 """Maximum total size of all bodies being received, not counting the first FREE_BYTES of each."""
 FREE_BYTES = 64 * 2**10
 """Bytes of each body that do not count toward BODIES_BYTES, so that short requests always get in."""
 BODY_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
-"""How long to keep reading past the limit: a client that is still sending would not see the response."""
+"""How many seconds to keep reading past the limit, because a client sees no response while it is sending."""
 
 
 class ClientDisconnected(Exception):
@@ -42,7 +42,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.status = 0
-        """HTTP status of the response; 0 until it begins."""
+        """HTTP status of the response; 0 until the response starts."""
         self.body_bytes = 0
         self._receive = receive
         self._send = send
@@ -89,7 +89,7 @@ class Exchange:
                     pass
 
     async def run_until_disconnect(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, and cancel it if the client disconnects. Call it after reading the body."""
+        """Run `work`, and cancel it if the client disconnects. Must be called after reading the body."""
         working = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self._wait_for_disconnect())
         try:
@@ -129,7 +129,7 @@ class Exchange:
 
 
 class BodyMemory:
-    """Counts the bytes of a body being received, and limits the total of all bodies."""
+    """Counts the bytes of a body as it is received, and limits the total for all bodies."""
 
     total: ClassVar[int] = 0
 
@@ -160,9 +160,10 @@ class BodyMemory:
 def _check_kind(headers: dict[bytes, bytes]) -> None:
     """Raise Refusal for compressed bodies, and for content types of web forms.
 
-    Browsers send web forms to any server without a preflight. Programs may omit the type, or send the default
-    of `curl -d`. A form cannot pass for JSON: it always has a type, and with that one, it escapes braces and
-    quotation marks. Requests from scripts on web pages have an Origin, whatever their type.
+    Browsers send web forms to any server without a preflight. Programs may omit the type, or send the
+    default of `curl -d`. A form cannot pass for JSON: it always has a type and, if that is curl's default,
+    its braces and quotation marks are escaped. Requests from scripts on web pages have an Origin, whatever
+    their type.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind not in _KINDS:

@@ -1,7 +1,7 @@
 """Documents over MCP, on stdin and stdout: a search tool, and files as resources.
 
-The server is read-only, and reads only what `edgechat docs` has indexed: a URI is looked up among the files
-in a collection and is never used as a path.
+The server is read-only, and reads only what `edgechat docs` has indexed. A URI is looked up among the files
+in a collection, and is never used as a path.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _SCHEME = "edgechat://docs/"
 _LONGEST_LINE = 1 << 20
 """Maximum size of a message in bytes. A longer one ends the connection."""
 _MOST_WAITING = 16
-"""Number of messages read ahead."""
+"""Maximum number of messages that are read ahead."""
 _PASSAGES_BYTES = 12_000
 """Maximum size of the results of one search, in bytes."""
 _MOST_LISTED = 500
-"""Number of files above which a collection is not listed. Its files can be searched, and read by URI."""
+"""Collections with more files than this are not listed, but can be searched, and read by URI."""
 _MOST_NUMBERED = 10_000
-"""Maximum number of passages whose citation numbers are remembered; at the limit, all are forgotten."""
+"""Maximum number of passages whose citation numbers are stored. At the limit, all numbers are discarded."""
 _MOST_LETTERS = 1 << 20
 """Maximum number of characters returned when a file is read as a resource."""
 _CUT = "\n\n[edgechat leaves out the rest of this file, which is longer than this.]"
@@ -64,13 +64,13 @@ class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OfferedDocuments:
-    """The collections offered to other programs, independent of the protocol. Bound to one event loop."""
+    """The collections offered to other programs, independently of the protocol. Bound to one event loop."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
-        """allowed: collection names; all collections if empty."""
+        """allowed: names of collections; empty for all collections."""
         self._documents = RequestDocuments(allowed or (ALL,))
         self._numbers: dict[PassageSource, int] = {}
-        """Numbers of the passages returned so far, which answers use to cite them."""
+        """The number assigned to each passage returned so far, for use in citations."""
         self._next = count(1)
 
     async def close(self) -> None:
@@ -82,11 +82,11 @@ class OfferedDocuments:
         return await self._documents.names()
 
     async def _usable(self) -> list[str]:
-        """Return the readable collections. If there are none, return all, so that reading one shows why."""
+        """Return the readable collections, or all if none is readable, so that reading one shows why."""
         return [one.name for one in await self._documents.usable()] or await self.names()
 
     async def search(self, asked: SearchArguments) -> str:
-        """Return the best passages for a query, quoted, and the URIs of their files. Raises Refusal."""
+        """Return the best passages for a query, quoted, with the URIs of their files. Raises Refusal."""
         names = [asked.collection] if asked.collection else await self._usable()
         if not names:
             raise Refusal("There are no documents yet. To add some: edgechat docs add FOLDER")
@@ -98,7 +98,7 @@ class OfferedDocuments:
         return f"{quoted(list(map(attached_passage, found)))}\n\nThe whole files, as resources:\n{uris}"
 
     def _numbered(self, one: Given) -> Given:
-        """Return a passage with the number it had before, or with the next one."""
+        """Return a passage with the number it already has, or with the next free number."""
         place = msgspec.structs.replace(one.source, number=0)
         if (number := self._numbers.get(place)) is None:
             if len(self._numbers) >= _MOST_NUMBERED:
@@ -107,7 +107,7 @@ class OfferedDocuments:
         return msgspec.structs.replace(one, source=msgspec.structs.replace(place, number=number))
 
     async def page(self, cursor: str | None) -> tuple[list[tuple[str, File]], str | None]:
-        """Return a page (the files of one collection, with URIs) and the next cursor. Raises Refusal."""
+        """Return a page (one collection's files, with their URIs) and the next cursor. Raises Refusal."""
         names = await self._usable()
         if not names and cursor is None:
             return [], None

@@ -1,8 +1,8 @@
-"""Images and audio in requests: from data URLs, base64 and web addresses to files that the engine reads.
+"""Images and audio in requests: turns data URLs, base64 and web addresses into files that the engine reads.
 
-In a decoded message, a MARK in the text stands for each SentMedia. `RequestMedia` stores them in files while
-the request runs, and keeps the files for a while, because clients send them again with every turn. Whether
-the model can see or hear them is not known until it is loaded.
+In a decoded message, a MARK in the text stands for each SentMedia. `RequestMedia` stores the media in files
+while the request runs. It retains the files for some time, because clients send the same media again with
+every turn. Only once the model is loaded is it known whether it can see or hear them.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 
 
 UNREAD = "[An image, a sound or a file, which this model cannot read.]"
-"""Replaces tool results that the model cannot read: a refusal would end the conversation."""
+"""Replaces tool results that the model cannot read, because a refusal would end the conversation."""
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"
-"""Marks the place of an image or audio clip in text; random, so that no client can write it."""
+"""Marks the place of an image or audio clip in text. Random, so that no client can forge it."""
 _DATA_URL = re.compile(r"data:[^,;]{0,100}(?:;[^,;]{0,100}){0,4};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
 _LONGEST_URL = 8192
 
 
 class SentImage(Image, frozen=True, kw_only=True):
-    """An image in a request: `base64`, or fetched from `url`."""
+    """An image in a request, either as `base64` or to be fetched from `url`."""
 
     digest: str = ""
     path: str = ""
@@ -85,7 +85,7 @@ class SentSound(Sound, frozen=True, kw_only=True):
 
 SentMedia = SentImage | SentSound
 Cards = Callable[[], Sequence[ModelCard]]
-"""Lists all models. Called in a thread."""
+"""Lists all models. Must be called in a thread."""
 
 
 def sound_of(sent: str, at: str) -> SentSound:
@@ -124,7 +124,7 @@ Part = str | SentMedia
 
 
 def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Message:
-    """Return a message with a MARK for each image and audio clip. Consecutive texts go on separate lines."""
+    """Return a message with a MARK for each image and audio clip. Consecutive texts get separate lines."""
     pieces: list[str] = []
     media: list[SentMedia] = []
     for part in parts:
@@ -150,11 +150,11 @@ class ImageFetcher:
     def __init__(
         self, *, resolve: Resolve = addresses_of, transport: httpx2.BaseTransport | None = None
     ) -> None:
-        """resolve, transport: for tests."""
+        """resolve, transport: replaced in tests."""
         self._web = PublicWeb("image/*", resolve=resolve, transport=transport)
 
     def fetch(self, url: str, *, most_bytes: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
-        """Return the bytes at a URL, which need not be an image. Raises ImageError."""
+        """Return the bytes at a URL, which may or may not be an image. Raises ImageError."""
         if (switch := offline_by()) is not None:
             raise ImageError(f"Images cannot be fetched: {switch} keeps edgechat offline.", hint=_HINT)
         limit, seconds = min(most_bytes, MAX_BYTES), min(seconds, SECONDS)
@@ -166,14 +166,14 @@ class ImageFetcher:
 
 
 def takes(model: ModelInfo, sent: SentMedia) -> bool:
-    """Return True if a model can see an image, or hear an audio clip."""
+    """Return True if a model can process what was sent: an image or an audio clip."""
     return model.sees if isinstance(sent, SentImage) else model.hears
 
 
 async def refuse_untaken(
     sent: Sequence[tuple[Message, SentMedia]], served: ServedModel, cards: Cards
 ) -> None:
-    """Raise Refusal if the model cannot see or hear what a user sent; the message suggests one of `cards`."""
+    """Raise Refusal if the model cannot see or hear what a user sent. The message suggests one of `cards`."""
     for message, one in sent:
         if message.role == "tool" or takes(served.model, one):
             continue
@@ -208,12 +208,12 @@ FETCH_SECONDS = 30.0
 MOST_STORED = 2**30
 """Maximum total size of the stored images, and of the stored audio clips."""
 MOST_SECONDS = 7 * 86400.0
-"""A file is deleted if it has not been sent for this long."""
+"""A file is deleted if no client has sent it for this many seconds."""
 _THREADS = 4
 _PIECE = 1 << 20
-"""Number of base64 characters decoded at a time, which takes a few milliseconds."""
+"""Number of base64 characters to decode at a time. Decoding that many takes a few milliseconds."""
 _STAND_IN = "\N{REPLACEMENT CHARACTER}"
-"""Replaces PLACE in text from clients, where it would shift the images."""
+"""Replaces PLACE in text from clients, because PLACE would make the images appear in the wrong places."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -227,7 +227,7 @@ class RequestMedia:
         self._fetcher = fetcher
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="media")
         self._decoding = threading.Lock()
-        """Held while a file is decoded, which can take a gigabyte of memory."""
+        """Held while a file is being decoded, because decoding one can take a gigabyte of memory."""
         self._used: Counter[str] = Counter()
         """How many requests are using each file, by digest."""
         self._counting = threading.Lock()
@@ -242,7 +242,7 @@ class RequestMedia:
         """Yield the request with its images and audio in files, which exist while the context is open.
 
         cards: the models that a refusal can suggest. Raises Refusal if the model cannot see or hear what a
-        user sent; unreadable tool results become notes.
+        user sent. Tool results that the model cannot read are replaced with notes.
         """
         sent = [
             (message, one)
@@ -264,11 +264,11 @@ class RequestMedia:
         finally:
             if storing.done():
                 held.close()
-            else:  # after a cancellation, its thread goes on for a while
+            else:  # after a cancellation, its thread keeps running for a while
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:
-        """Delete old files, and the oldest if there are too many, but none in use. Blocks on the disk."""
+        """Delete old files, and the oldest if there are too many, but none in use. Blocks on disk access."""
         try:
             for library in (self._images, self._sounds):
                 self._prune(library)
@@ -294,9 +294,9 @@ class RequestMedia:
     def _store(
         self, sent: Sequence[tuple[Message, SentMedia]], model: ModelInfo, held: ExitStack
     ) -> list[MediaFile | None]:
-        """Return the stored files, with None for unreadable tool results. Raises Refusal.
+        """Return the stored files, with None for tool results that the model cannot read. Raises Refusal.
 
-        held: keeps the files in use until it is closed.
+        held: marks the files as in use until it is closed.
         """
         found: list[MediaFile | None] = []
         fetches = _Fetches(self._fetcher)
@@ -391,7 +391,7 @@ def _refused(sent: SentMedia, error: MediaError) -> Refusal:
 
 
 def _with_places(request: ChatRequest, found: Sequence[MediaFile | None]) -> ChatRequest:
-    """Return a request with stored files in place of its media."""
+    """Return a request with its media replaced by the stored files."""
     files = iter(found)
     messages = tuple(_with_places_in(message, files) for message in request.messages)
     return msgspec.structs.replace(request, messages=messages)

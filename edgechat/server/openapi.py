@@ -32,12 +32,12 @@ STATUSES = {
 }
 _GET = ("400", "401", "403", "404", "500")
 _NAMED = (ChatChunk, *ITEMS, *TOOLS)
-"""Types that other schemas mention only in a description, or by reference."""
+"""Types that other schemas mention only in a description or by reference."""
 
 
 @cache
 def description(operations: tuple[Operation, ...]) -> bytes:
-    """Return the description as JSON."""
+    """Return the OpenAPI description as JSON."""
     paths: dict[str, dict[str, Any]] = {}
     structs: list[type[msgspec.Struct]] = []
     for operation in operations:

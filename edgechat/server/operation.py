@@ -1,8 +1,8 @@
 """Operations: what the server does at each path, from the request body to the response body.
 
 An operation reads, decodes and checks the body, then runs until it has answered or the client disconnects.
-Each generated answer has one task, which reads its events and writes them to the client. Tokens pass through
-no queue of ours, and a client that does not read delays only its own answer.
+Each generated answer has one task, which reads its events and writes them to the client. There is no queue
+in between, and a client that does not read delays only its own answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from edgechat.server.protocol.fields import requested_adapters
 from edgechat.server.refusal import BROKEN_OFF, Refusal, refusal_of
 
 KEEP_ALIVE = 10.0
-"""Seconds of silence after which something is sent, so that no proxy or client gives up."""
+"""After this many seconds of silence, something is sent so that no proxy or client gives up."""
 
 OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the index of an answer and one of its events."""
@@ -70,27 +70,27 @@ class Operation:
     method: Literal["GET", "POST", "DELETE"]
     path: str
     run: Callable[..., Awaitable[bytes | msgspec.Struct | None]]
-    """Takes the exchange, the services, and the decoded body or query, if any.
+    """Takes the exchange, the services, and the decoded body or query, if there is one.
 
     Returns JSON, or None if it has already responded.
     """
     name: str = ""
-    """The `operationId` in /openapi.json; operations without one are left out."""
+    """The `operationId` in /openapi.json, which omits operations without a name."""
     about: str = ""
     answer: type[msgspec.Struct] | None = None
     """Type of the response body; None for plain text."""
     _: KW_ONLY
     body: type[msgspec.Struct] | None = None
     make: Callable[[Any, bool | None], Any] | None = None
-    """Turns the body and `Services.think` into what `run` gets instead; in a thread if the body is large."""
+    """Converts the body and `Services.think` into the argument that `run` gets. Large bodies use a thread."""
     query: type[msgspec.Struct] | None = None
     stream: str = ""
     """Describes the data of one event (or line), if the answer can be streamed."""
     stream_type: str = "text/event-stream"
     also: Mapping[str, tuple[str, type[msgspec.Struct]]] = field(default_factory=dict, hash=False)
-    """Further responses by status: when they are sent, and the type of their body."""
+    """Additional responses, keyed by status: when they are sent, and the type of their body."""
     is_open: bool = False
-    """Whether it works without a key."""
+    """Whether requests need no key."""
 
     async def answer_to(self, exchange: Exchange, services: Services) -> None:
         """Run the operation for one request. Raises Refusal or EdgechatError if no response has begun."""
@@ -139,8 +139,8 @@ async def embed(
 ) -> tuple[str, Embedded, float]:
     """Embed texts, or score them as answers to `query`.
 
-    dimensions: the number that the client expects. Returns the model's name, the result, and the seconds
-    spent loading the model. Raises Refusal and EdgechatError.
+    dimensions: the number of dimensions that the client expects. Returns the model's name, the result, and
+    how long loading the model took, in seconds. Raises Refusal and EdgechatError.
     """
     began = asyncio.get_running_loop().time()
     async with services.models.serve(model) as served:
@@ -214,7 +214,7 @@ async def _send_whole(
 
 
 async def _compute(exchange: Exchange, services: Services, answers: Answers, on_event: OnEvent) -> None:
-    """Generate all answers concurrently. If cancelled, they stop within a step."""
+    """Generate all answers concurrently. On cancellation, they stop within one step."""
     asked = answers.documents
     if asked is not None:
         await services.documents.prepare(asked)
@@ -264,7 +264,7 @@ async def _follow(
 
 
 class _Stream:
-    """Sends a stream, but not before the first word, so that earlier errors get their own HTTP status."""
+    """Sends a stream, but only from the first word on, so that earlier errors get their own HTTP status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange
@@ -314,7 +314,7 @@ class _Stream:
             await asyncio.wait([filling])
 
     async def _send_keep_alives(self) -> None:
-        """Break long silences, such as while a model loads or reads a long prompt."""
+        """Send something during long silences, such as while a model loads or reads a long prompt."""
         while True:
             silent = self._clock() - self._last_write
             if silent >= KEEP_ALIVE:
@@ -326,15 +326,15 @@ class _Stream:
 
 
 def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
-    """Return a request with a conversation id, a hash, if its conversation could go on.
+    """Return a request with a conversation id, a hash, if its conversation could continue.
 
-    Programs send whole conversations without naming them. When a model is unloaded, the engine saves the KV
-    cache of each conversation under its id, so that an agent does not wait for its long prompt to be read
-    again.
+    Programs send whole conversations without identifying them. When a model is unloaded, the engine saves the
+    KV cache of each conversation under its id, so that an agent does not have to wait while its long prompt
+    is read again.
 
-    Requests with the same system prompt and tools count as one conversation, and its latest state is saved.
-    Requests without tools get an id from the second question on; they count as one conversation if the system
-    prompt and first question are the same. Different LoRA adapters make different conversations.
+    Requests with the same system prompt and tools count as one conversation, whose latest state is saved.
+    Requests without tools get an id from the second question on, and count as one conversation if they have
+    the same system prompt and first question. Different LoRA adapters mean different conversations.
     """
     if request.text is not None or request.chat is not None:
         return request

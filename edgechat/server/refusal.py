@@ -1,4 +1,4 @@
-"""Refusals: why requests fail, derived from errors and encoded in each protocol's format."""
+"""Refusals: why requests fail. They are derived from errors, and encoded in each protocol's format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from edgechat.base.errors import (
 )
 
 BROKEN_OFF: Final = "edgechat.cut"
-"""Scope key: the code of the refusal that ended an answer after its status was sent."""
+"""Scope key: the code of the refusal that ended an answer after its status had been sent."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -61,7 +61,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class MessagesErrorCode(msgspec.Struct, frozen=True):
-    """A machine-readable reason: on `thread_unsupported_request`, clients continue without threads."""
+    """A machine-readable reason. After `thread_unsupported_request`, clients continue without threads."""
 
     error_code: str
 
@@ -88,7 +88,7 @@ class OllamaError(msgspec.Struct, frozen=True):
 
 
 class Refusal(Exception):
-    """A refused request: an HTTP status, a message, and details for programs."""
+    """A refused request: an HTTP status, a message, and details for client programs."""
 
     def __init__(
         self,
@@ -108,13 +108,13 @@ class Refusal(Exception):
 
 
 def openai_error(refusal: Refusal) -> bytes:
-    """Encode a refusal as OpenAI's API does."""
+    """Encode a refusal in the format of OpenAI's API."""
     kind = _TYPES.get(refusal.status, "server_error" if refusal.status >= 500 else "invalid_request_error")
     return msgspec.json.encode(ErrorBody(ErrorDetail(refusal.message, kind, refusal.param, refusal.code)))
 
 
 def anthropic_error(refusal: Refusal) -> bytes:
-    """Encode a refusal as Anthropic's API does."""
+    """Encode a refusal in the format of Anthropic's API."""
     kind = _ANTHROPIC_TYPES.get(
         refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error"
     )
@@ -123,7 +123,7 @@ def anthropic_error(refusal: Refusal) -> bytes:
 
 
 def ollama_error(refusal: Refusal) -> bytes:
-    """Encode a refusal as Ollama's API does."""
+    """Encode a refusal in the format of Ollama's API."""
     return msgspec.json.encode(OllamaError(refusal.message))
 
 
@@ -132,7 +132,7 @@ _DIALECTS: dict[str, tuple[type[msgspec.Struct], Callable[[Refusal], bytes]]] = 
     "/api/": (OllamaError, ollama_error),
     "": (ErrorBody, openai_error),
 }
-"""Error formats, by prefix of canonical paths."""
+"""Error formats, keyed by the prefix of a canonical path."""
 
 
 def error_format(path: str) -> tuple[type[msgspec.Struct], Callable[[Refusal], bytes]]:
@@ -163,18 +163,18 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
 )
 
 _HINTS: dict[type[EdgechatError], str] = {
-    # Replacements for hints that are meant for people at a terminal, or that name paths on this machine.
+    # Replacements for hints that are meant for people at a terminal, or that contain paths on this machine.
     SwitchUnknown: "Omit think and reasoning_effort.",
     EngineCrashed: "The next request starts it again.",
     StoreError: "Requests without previous_response_id and item_reference do not need it.",
     ModelFileError: "For details, run `edgechat plan` with its name on the server's machine.",
 }
 _FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")
-"""The folders in an absolute path: clients are told only the file's name."""
+"""Matches the folders in an absolute path. Clients only see the name of the file."""
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return the refusal for an error. Unexpected errors are logged, and clients are told no details."""
+    """Return the refusal for an error. Unexpected errors are logged; clients do not see the details."""
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, EdgechatError):

@@ -24,7 +24,7 @@ _OWN = "Use an address of this machine: --host 127.0.0.1, or --host 0.0.0.0 for 
 _OUTSIDE = ("192.0.2.1", 9)
 """An address reserved for documentation (RFC 5737), which no machine has."""
 _FAREWELL = 3
-"""Seconds for clients to finish reading after the last answer is complete."""
+"""How many seconds clients get to finish reading after the last answer is complete."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -61,7 +61,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL to type; if the socket listens on all addresses, the loopback URL."""
+    """Return the URL for users to type. If the socket listens on all addresses, it is the loopback URL."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -88,10 +88,10 @@ def is_loopback(listener: socket.socket) -> bool:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with graceful shutdown: a first signal lets running requests finish, a second does not."""
+    """uvicorn with graceful shutdown: the first signal lets running requests finish, the second does not."""
 
     def __init__(self, app: ASGIApp, *, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """drain: waits for running requests to finish; new ones are refused meanwhile."""
+        """drain: waits for running requests to finish. New requests are refused in the meantime."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signals = 0
-        # Clients have already been told about the errors that uvicorn logs.
+        # The clients have already received the errors that uvicorn logs.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     @contextlib.contextmanager
@@ -132,7 +132,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin a graceful shutdown; on a second signal, stop at once."""
+        """Start a graceful shutdown, or stop immediately on the second signal."""
         self._signals += 1
         if self._signals > 1:
             self.should_exit = self.force_exit = True
@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until shutdown."""
+        """Run the server until it is shut down."""
         try:
             await super().serve(sockets)
         finally:

@@ -1,15 +1,15 @@
 """settings.toml: the user's settings. Every field is optional.
 
-    model = "qwen3-4b"
-    context = 8192
+model = "qwen3-4b"
+context = 8192
 
-    [sampling]
-    temperature = 0.7
+[sampling]
+temperature = 0.7
 
-Command-line options take precedence. edgechat chooses whatever is set in neither place.
+Command-line options take precedence. edgechat chooses values for settings that are set in neither place.
 
-`fields` defines the settings and their descriptions, `reading` checks a file, `writing` changes it without
-losing its layout, and `documentation` describes the settings for the settings screen.
+`fields` defines the settings and their descriptions, `reading` checks a file, `writing` changes it while
+preserving its layout, and `documentation` describes the settings for the settings screen.
 """
 
 from __future__ import annotations

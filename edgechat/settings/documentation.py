@@ -24,36 +24,36 @@ from edgechat.settings.reading import stripped
 
 _TABLES = {Preset: "presets", RemoteServer: "remotes", EngineProgram: "engines"}
 _HUGE = 10**6
-"""Limits larger than this are not shown."""
+"""Limits above this are not shown."""
 
 
 class Documented(msgspec.Struct, frozen=True):
     """Documentation of one setting."""
 
     name: str
-    """Its name in the file and for `save`: 'context', 'sampling.temperature'."""
+    """The setting's name in the file and in calls to `save`: 'context', 'sampling.temperature'."""
     kind: str
-    """The allowed values as text, such as 'a whole number, 1 to 512'."""
+    """A description of the allowed values, such as 'a whole number, 1 to 512'."""
     default: str
-    """The default, as text."""
+    """The default value, as text."""
     doc: str
     group: Group
     applies_from: AppliesFrom
     type: Any
-    """Its type, for `checked_value`."""
+    """The setting's type, for `checked_value`."""
 
     @property
     def optional(self) -> bool:
-        """Whether it can be None, which leaves the choice to edgechat."""
+        """Whether the setting can be None, which lets edgechat choose a value."""
         return type(None) in typing.get_args(stripped(self.type))
 
     def value(self, settings: Settings) -> Any:
-        """Return its value in `settings`."""
+        """Return the value of this setting in `settings`."""
         return attrgetter(self.name)(settings)
 
 
 def documented() -> tuple[Documented, ...]:
-    """Return every setting, in the order of the file; tables such as `presets` count as one."""
+    """Return every setting, in the order of the file. A table such as `presets` counts as one setting."""
     return tuple(_fields(Settings, ""))
 
 

@@ -11,10 +11,10 @@ Group = Literal[
     "Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts", "Remotes", "Engines"
 ]
 AppliesFrom = Literal["now", "new chat", "load", "start"]
-"""When a change takes effect: at once, for new chats, when a model is next loaded, or at the next start."""
+"""When a change takes effect: immediately, in new chats, the next time a model is loaded, or on restart."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
 PictureMode = Literal["auto", "kitty", "blocks"]
-"""How images are drawn: as the terminal allows, with Kitty's graphics protocol, or with half blocks."""
+"""How images are drawn: in the best way the terminal supports, with Kitty's protocol, or as half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
 RemoteKind = Literal[
@@ -22,17 +22,17 @@ RemoteKind = Literal[
 ]
 """The program behind a remote engine; 'openai' is any other program that speaks OpenAI's protocol."""
 AttentionWish = Literal["auto", "flash", "plain"]
-"""How llama.cpp computes attention: in whichever way is faster for a model here, or always in one way."""
+"""How llama.cpp computes attention: in whichever way is faster for the model here, or always in one way."""
 EngineName = Literal["vllm", "sglang", "transformers", "llama-server"]
 """A program that edgechat can start to run a model."""
 RuntimeQuant = Literal["nf4", "int8", "none"]
-"""How such a program quantizes weights while loading them, using bitsandbytes."""
+"""How such a program quantizes weights as it loads them, using bitsandbytes."""
 
 SYSTEM_LENGTH = 100_000
 """Maximum length of a system prompt, in characters."""
 _INT = 2**31 - 1
 NAME_LENGTH = 40
-"""Maximum length of the name of a preset or a saved prompt, in characters."""
+"""Maximum length of the names of presets and saved prompts, in characters."""
 
 _Whole = Annotated[int, Meta(ge=0, le=_INT)]
 _Tokens = Annotated[int, Meta(ge=1, le=_INT)]
@@ -53,7 +53,7 @@ _BY_MODEL = "as the model's makers recommend"
 
 
 def _about(text: str, group: Group, applies_from: AppliesFrom, *, unset: str = "") -> Meta:
-    """Document a field. unset: what None means, as text."""
+    """Document a field. unset: a description of what None means."""
     return Meta(description=text, extra={"group": group, "applies_from": applies_from, "unset": unset})
 
 
@@ -64,7 +64,7 @@ def _sampling(text: str) -> Meta:
 class SamplingDefaults(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Sampling parameters, with the fields of the engine's Sampling. None means not set."""
+    """Sampling parameters, with the same fields as the engine's Sampling. None means not set."""
 
     temperature: Annotated[
         _Warmth | None, _sampling("0 always takes the most likely token; higher values vary more.")
@@ -91,27 +91,27 @@ class SamplingDefaults(
     ] = None
 
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
-        """Return these values; those that are not set here are taken from `other`.
+        """Return these values, with those that are not set filled in from `other`.
 
-        With a temperature of 0 here, the penalties of `other` are ignored, because the likeliest token is
+        If the temperature here is 0, the penalties in `other` are ignored, because the likeliest token is
         wanted.
         """
         defaults = other.without_penalties() if self.temperature == 0 else other
         return SamplingDefaults(**(defaults.given() | self.given()))
 
     def without_penalties(self) -> SamplingDefaults:
-        """Return the values without the penalties, which depend on the text so far."""
+        """Return the values without the penalties, which depend on the text generated so far."""
         return msgspec.structs.replace(
             self, repetition_penalty=None, presence_penalty=None, frequency_penalty=None
         )
 
     def given(self) -> dict[str, Any]:
-        """Return the values that are set, by name, for `Sampling(**defaults.given())`."""
+        """Return the values that are set, keyed by name, for `Sampling(**defaults.given())`."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A named set of chat settings: a table [presets.NAME]. Fields that are None change nothing."""
+    """A named set of chat settings, stored as a table [presets.NAME]. Fields that are None change nothing."""
 
     system: _System | None = None
     think: bool | None = None
@@ -120,33 +120,33 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RemoteServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A server whose models are offered alongside the local ones: a table [remotes.NAME]."""
+    """A server whose models are offered alongside the local ones, stored as a table [remotes.NAME]."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
-    """Its address, with or without the trailing /v1."""
+    """The server's address, with or without the trailing /v1."""
     key: str | None = None
     """The key to send as a bearer token."""
     key_env: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    """The environment variable that holds the key, in place of `key`."""
+    """The environment variable that contains the key. An alternative to `key`."""
     kind: RemoteKind | None = None
-    """None to ask the server."""
+    """The program that the server runs, or None to ask the server."""
 
     def __repr__(self) -> str:
-        """Leave out the key, which must not appear in any log."""
+        """Omit the key, which must not appear in any log."""
         return f"RemoteServer({self.url!r})"
 
 
 class EngineProgram(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """How to start one of the programs that edgechat can run: a table [engines.NAME]."""
+    """How to start one of the programs that edgechat can run, stored as a table [engines.NAME]."""
 
     command: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    """The program, as in a shell; None to find it by name. A single word gets the usual subcommand."""
+    """The program, in shell syntax; None to find it by name. A single word gets the usual subcommand."""
     args: tuple[Annotated[str, Meta(max_length=4096)], ...] = ()
-    """Arguments appended to its command line."""
+    """Arguments to append to the program's command line."""
     env: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
-    """Environment variables to pass on, besides those that it needs."""
+    """Environment variables to pass on, in addition to those that the program needs."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -255,7 +255,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         _about("Let the model title a conversation in idle time.", "Conversation", "now"),
     ] = True
     sampling: SamplingDefaults = SamplingDefaults()
-    """Overrides the sampling that the catalogue recommends for a model."""
+    """Overrides the sampling parameters that the catalogue recommends for a model."""
     theme: Annotated[
         Theme,
         _about(
@@ -383,5 +383,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def state_bytes(self) -> int | None:
-        """Disk space for saved KV state, in bytes; None for as much as is reasonable."""
+        """Maximum disk space for saved KV states, in bytes; None for as much as is reasonable."""
         return None if self.state_gib is None else int(self.state_gib * 2**30)

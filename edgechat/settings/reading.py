@@ -23,22 +23,22 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _REMOTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 MAX_BYTES = 1 << 20
-"""Maximum size of a TOML file: twenty times the size of the catalogue."""
+"""Maximum size of a TOML file, in bytes: twenty times the size of the catalogue."""
 
 
 def settings_file() -> Path:
-    """Return the path of settings.toml, which need not exist."""
+    """Return the path of settings.toml, which may not exist."""
     return paths.config_dir() / "settings.toml"
 
 
 def load() -> Settings:
-    """Return the contents of settings.toml, or the defaults if there is none. Raises SettingsError."""
+    """Return the contents of settings.toml, or the defaults if it does not exist. Raises SettingsError."""
     path = settings_file()
     return settings_of(read_toml(path), str(path)) if path.exists() else Settings()
 
 
 def settings_of(table: dict[str, Any], where: str) -> Settings:
-    """Convert a table to Settings. Raises SettingsError, naming `where` (the file) and the field."""
+    """Convert a table to Settings. Raises SettingsError, naming the field and the file (`where`)."""
     from edgechat.base.network import lenders  # needed only if there is a file
 
     settings = checked(table, Settings, where)
@@ -65,7 +65,7 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
 
 
 def name_fault(name: str) -> str | None:
-    """Return the reason the name of a preset or saved prompt is invalid, or None."""
+    """Return why a name for a preset or saved prompt is invalid, or None if it is valid."""
     # Every character must be visible in a terminal.
     if 0 < len(name) <= NAME_LENGTH and name.isprintable() and name == name.strip():
         return None
@@ -73,7 +73,7 @@ def name_fault(name: str) -> str | None:
 
 
 def remote_fault(name: str, remote: RemoteServer) -> str | None:
-    """Return the reason a remote is invalid, or None."""
+    """Return why a remote is invalid, or None if it is valid."""
     try:
         url = urlsplit(remote.url)
         is_valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -93,7 +93,7 @@ def remote_fault(name: str, remote: RemoteServer) -> str | None:
 
 
 def engine_fault(name: str, program: EngineProgram) -> str | None:
-    """Return the reason an engine's program is invalid, or None."""
+    """Return why an engine's program is invalid, or None if it is valid."""
     names = typing.get_args(EngineName)
     if name not in names:
         return f"there is no such engine. The engines: {', '.join(names)}."
@@ -130,10 +130,10 @@ def read_text(path: Path) -> str:
 
 
 def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") -> S:
-    """Convert `table` to a `kind`. Raises SettingsError, naming `where` (the file) and the field."""
+    """Convert `table` to a `kind`. Raises SettingsError, naming the field and the file (`where`)."""
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(table, kind)
-    # Convert field by field to find the invalid one; this is twenty times slower.
+    # Convert the table field by field to find the invalid one, which is twenty times slower.
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in table.items():
@@ -165,7 +165,7 @@ def checked_value(value: Any, kind: Any) -> Any:
 
 
 def literals(kind: Any) -> Iterator[Any]:
-    """Yield the values of every Literal in a type."""
+    """Yield the values in every Literal within a type."""
     if typing.get_origin(kind) is Literal:
         yield from typing.get_args(kind)
         return
@@ -195,7 +195,7 @@ def _value(value: Any, kind: Any, where: str, name: str) -> Any:
 
 
 def stripped(kind: Any) -> Any:
-    """Return a type without `Annotated`."""
+    """Return a type without its `Annotated` wrapper."""
     while typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     return kind

@@ -1,4 +1,4 @@
-"""Changes settings.toml, keeping its comments, order and layout."""
+"""Changes settings.toml, preserving its comments, order and layout."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from edgechat.settings.fields import Settings
 from edgechat.settings.reading import read_text, read_toml, settings_file, settings_of
 
 _LOCK_SECONDS = 5.0
-"""Seconds to wait for another process that is changing the file."""
+"""How many seconds to wait for another process that is changing the file."""
 
 
 Name = str | tuple[str, ...]
 """The name of a setting, as a string or a tuple.
 
-A string is split only at its first dot: 'context', 'sampling.top_p', 'presets.coder'. A tuple can go deeper:
-('presets', 'coder', 'think').
+A string is split only at its first dot: 'context', 'sampling.top_p', 'presets.coder'. A tuple can reach more
+deeply nested settings: ('presets', 'coder', 'think').
 """
 
 
@@ -38,8 +38,9 @@ def change(name: Name, value: Any) -> Settings:
 def save(changes: Mapping[Any, Any]) -> Settings:
     """Write settings to settings.toml, and return all settings.
 
-    changes: values by `Name`; None removes a setting. The value of a preset is a Preset or a table. Raises
-    SettingsError, leaving the file as it was, if a value is not valid or the file cannot be read or written.
+    changes: the new values, keyed by `Name`; None removes a setting. The value of a preset is a Preset or a
+    table. Raises SettingsError, without changing the file, if a value is invalid or the file cannot be read
+    or written.
     """
     path = settings_file()
     with _locked(path):
@@ -55,7 +56,7 @@ def save(changes: Mapping[Any, Any]) -> Settings:
 
 
 def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
-    """Set a setting in plain or tomlkit tables; None removes it."""
+    """Set a setting in plain or tomlkit tables, or remove it if `value` is None."""
     *heads, last = _parts(name)
     for head in heads:
         if head not in tables and value is None:
@@ -63,7 +64,7 @@ def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
         inner = tables.setdefault(head, {})
         if not isinstance(inner, MutableMapping):
             raise SettingsError(f"{one_line(head, 80)} is not a table, so {_shown(name)} cannot be set.")
-        # Not `inner`: tomlkit stores a copy of it.
+        # Do not use `inner` here, because tomlkit stores a copy of it.
         tables = tables[head]
     _set(tables, last, _plain(value))
 
@@ -82,7 +83,7 @@ def _shown(name: Name) -> str:
 def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
     old = table.get(name)
     if isinstance(old, MutableMapping) and isinstance(value, dict):
-        # Key by key, to keep the comments between them.
+        # Set the keys one by one, to preserve the comments between them.
         for key in {**old, **value}:
             _set(old, key, value.get(key))
     elif value is not None:
@@ -92,7 +93,7 @@ def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value converted to TOML types: lists, and tables without None values."""
+    """Convert a value to TOML types: lists, and tables without None values."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
@@ -101,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_empty_tables(value: Any) -> Any:
-    """Return a table without empty subtables, which tomlkit writes only sometimes."""
+    """Return a table without empty subtables, because tomlkit does not always write those."""
     if not isinstance(value, dict):
         return value
     items = {name: _without_empty_tables(item) for name, item in value.items()}
@@ -142,7 +143,7 @@ def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str,
 
 
 def _with_line(text: str, name: str, line: str) -> str:
-    """Return the text with a line inserted before its first table and that table's comment."""
+    """Return the text with a line inserted before the first table, including any comment above that table."""
     import tomllib
 
     lines = text.splitlines(keepends=True)
@@ -162,7 +163,7 @@ def _with_line(text: str, name: str, line: str) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file against changes by other processes. Raises SettingsError."""
+    """Lock the file to prevent other processes from changing it. Raises SettingsError."""
     import filelock
 
     try:
@@ -181,7 +182,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file's text atomically. A symbolic link is kept."""
+    """Replace the file's contents atomically. If it is a symlink, the symlink is preserved."""
     target = Path(os.path.realpath(path))
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".settings-", suffix=".part")
     try:

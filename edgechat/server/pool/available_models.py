@@ -1,6 +1,6 @@
 """Models that clients may request: the default, and those on this machine, named as in `edgechat list`.
 
-Clients cannot name paths: otherwise, the server would open arbitrary files for them.
+Clients cannot specify paths, because the server would then open arbitrary files for them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _LAST_SECOND = 253402300799
 
 
 class AvailableModels:
-    """The models on this machine. All methods read the disk: call them in a thread."""
+    """The models on this machine. All methods read the disk, so call them in a thread."""
 
     def __init__(self, default: str) -> None:
-        """default: name or path of the model for requests that name none.
+        """default: name or path of the model for requests that do not name one.
 
         Raises ModelNotFound or ModelFileError.
         """
         self._of_several = False
-        """Whether the planner chooses the default's file from several quantizations."""
+        """Whether the planner chooses the default's file from among several quantizations."""
         if split_remote(default, settings.load().remotes) is not None:  # the remote server will find it
             self.default = AvailableModel(default, default, Path())
             return
@@ -65,7 +65,7 @@ class AvailableModels:
         self._of_several = entry is not None and len(inventory().of(entry)) > 1
 
     def find(self, name: str) -> AvailableModel:
-        """Return the model that a client asks for by name. Raises ModelNotFound."""
+        """Return the model that a client requests by name. Raises ModelNotFound."""
         wanted = name.strip().casefold()
         if wanted in DEFAULT_NAMES or wanted == self.default.id.casefold():
             return self.default
@@ -87,12 +87,12 @@ class AvailableModels:
         return self._same(self._known(found[0]))
 
     def _same(self, known: AvailableModel) -> AvailableModel:
-        """Return the default if it is the same file, so that it is not loaded twice."""
+        """Return the default model if it uses the same file, so that the file is not loaded twice."""
         same = known.identity == self.default.identity and not self._of_several
         return self.default if same or known.id == self.default.id else known
 
     def _known(self, one: LocalModel) -> AvailableModel:
-        # A default from elsewhere may have the same name as a model in the inventory.
+        # A default model from elsewhere may have the same name as a model in the inventory.
         named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
         # By path if the name could be mistaken for a file in the working folder.
         by_name = one.entry is not None or is_blob(one.path)  # Ollama models may share a file
@@ -108,7 +108,7 @@ class AvailableModels:
         return ModelCard(id=known.id, created=_created(time.time()))  # of a remote server or another program
 
     def cards(self) -> list[ModelCard]:
-        """Describe all models that can be loaded, the default first."""
+        """Describe all models that can be loaded, starting with the default."""
         models = [
             one
             for one in inventory().models
@@ -172,7 +172,7 @@ def _not_here(name: str) -> ModelNotFound:
 
 
 def _unknown(name: str, names: Sequence[str]) -> ModelNotFound:
-    """Return the error for an unknown model, which suggests the closest of `names`."""
+    """Return the error for an unknown model. It suggests the closest matches among `names`."""
     by_name = {one.casefold(): one for one in names}
     near = difflib.get_close_matches(name.strip().casefold(), by_name, n=_NEAREST)
     likely = f"Did you mean {' or '.join(one_line(by_name[one]) for one in near)}? " if near else ""

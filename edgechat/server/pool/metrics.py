@@ -1,6 +1,7 @@
-"""Metrics of a server in Prometheus's text format, in a registry of their own.
+"""A server's metrics in Prometheus's text format, in a separate registry.
 
-Labels are bounded: they name only models that this server has loaded, and never contain text from clients.
+Labels are bounded: they contain only the names of models that this server has loaded, and never text from
+clients.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _EACH = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 
-# The text format has no creation times: each would become one more gauge.
+# The text format has no creation times, so each would become an additional gauge.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -42,13 +43,13 @@ class ModelGauges:
     plan: LoadPlan
     loaded: bool
     taken: int
-    """Places taken by requests, running or waiting."""
+    """Number of places taken by requests that are running or waiting."""
     snapshot: Snapshot | None
     """None if the engine is not loaded, or did not answer in time."""
 
 
 class Metrics:
-    """Counters and histograms of one server. Bound to one event loop."""
+    """Counters and histograms for one server. Bound to one event loop."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -81,7 +82,7 @@ class Metrics:
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
         """Count an answered request.
 
-        endpoint: one of a few labels. model: the one that answered, if any.
+        endpoint: one of a small set of labels. model: the model that answered, if any.
         """
         known = model if model in self._models else ""
         self._requests.labels(endpoint, str(status), known).inc()
@@ -108,7 +109,7 @@ class Metrics:
         self._finished.labels(model, "stop").inc()
 
     def meter(self, model: str, arrived: float) -> Meter:
-        """Return the meter for a reply. arrived: `time.perf_counter()` when its request arrived."""
+        """Return the meter for a reply. arrived: when its request arrived, by `time.perf_counter()`."""
         first, each = self._first.labels(model), self._each.labels(model)
         return Meter(self, model, arrived, first, each)
 
@@ -154,7 +155,7 @@ class Meter:
             self._metrics.finished(self._model, event)
 
     def broke_off(self, reason: Literal["failed", "cancelled"]) -> None:
-        """Count a reply that ends early, unless it has already been counted as finished."""
+        """Count a reply that ended early, unless it has already been counted as finished."""
         if not self._has_ended:
             self._metrics.broke_off(self._model, reason, self._tokens)
 
@@ -173,7 +174,7 @@ class Meter:
 
 
 class _GaugeCollector(Collector):
-    """Collects the models' gauges."""
+    """Collects the gauges of all models."""
 
     def __init__(self) -> None:
         self.now: Sequence[ModelGauges] = ()

@@ -1,4 +1,4 @@
-"""A model of the pool: what clients are told about it, its slot, and the model as one request uses it."""
+"""A model in the pool: how it is described to clients, its slot, and the view of it that one request has."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ State = Literal["loading", "ready", "degraded", "draining"]
 _PLACES = 4
 """Number of places for a model without a plan."""
 _RECENT_SECONDS = 60.0
-"""Window for measuring the rate at which requests end, in seconds."""
+"""Window for measuring how often requests end, in seconds."""
 _UNKNOWN = 5
-"""Seconds to wait if the rate is unknown."""
+"""How many seconds to wait if that rate is unknown."""
 _LONGEST = 120
 
 
@@ -54,9 +54,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     loaded: bool = False
     kind: ModelKind = "chat"
     context: int = 0
-    """Context in tokens: as loaded or, if it is not loaded, as trained; 0 if unknown."""
+    """Context length in tokens: as loaded or, if it is not loaded, as trained; 0 if unknown."""
     size: int = 0
-    """Size of its files in bytes. Here and below, 0 and '' mean unknown."""
+    """Size of the model's files in bytes. Here and below, 0 and '' mean unknown."""
     format: str = ""
     quant: str = ""
     architecture: str = ""
@@ -68,7 +68,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     layers: OllamaLayers | None = None
     """Ollama's files with the model's template, license and parameters."""
     can_switch_thinking: bool = False
-    """Whether thinking can be turned on and off; known only for loaded models, from their template."""
+    """Whether thinking can be turned on and off. Only known for loaded models, from their template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,39 +78,39 @@ class AvailableModel:
     id: str
     """The name that clients use."""
     wanted: str
-    """What the planner gets: a catalogue name, the name of an Ollama model, or the path of a file."""
+    """What is passed to the planner: a catalogue name, the name of an Ollama model, or a file's path."""
     path: Path
 
     @property
     def identity(self) -> tuple[Path, str]:
-        """Identifies what gets loaded: the file, plus the name where Ollama models may share a file."""
+        """Identifies what is loaded: the file, plus the name if several Ollama models may share that file."""
         return self.path, self.wanted if is_blob(self.path) else ""
 
 
 class ModelSlot:
-    """One model in the pool: its engine, its load and its queue. Bound to one event loop."""
+    """The slot for one model in the pool: its engine, its load and its queue. Bound to one event loop."""
 
     def __init__(self, known: AvailableModel) -> None:
         self.known = known
         self.engine: Engine | None = None
-        """None until there is a plan."""
+        """The engine, or None until there is a plan."""
         self.taken = 0
-        """Places taken by all requests, running and waiting."""
+        """Number of places taken by all requests, running or waiting."""
         self.in_background = 0
-        """How many of them background requests take."""
+        """Number of places taken by background requests."""
         self.held = 0
-        """Number of requests that hold the engine, which keeps it from being unloaded."""
+        """Number of requests that hold the engine, which prevents it from being unloaded."""
         self.claimed = False
-        """Whether it must make room for another model; new requests do not reach the engine."""
+        """Whether the model must make room for another. If so, new requests do not reach the engine."""
         self.leaving = False
-        """Whether to unload it after its last request."""
+        """Whether to unload the model after its last request."""
         self.loading: asyncio.Task[None] | None = None
         self.awaiting = 0
-        """Number of requests that are waiting for the load."""
+        """Number of requests waiting for the model to load."""
         self.progress = 0.0
         """Progress of the load, from 0 to 1."""
         self.trouble = ""
-        """The last failure, as a sentence; '' once the model works again."""
+        """A sentence that describes the last failure; '' once the model works again."""
         self.last_used = 0.0
         self._ended: deque[float] = deque(maxlen=64)
 
@@ -132,7 +132,7 @@ class ModelSlot:
     def has_loaded(self, known: AvailableModel) -> bool:
         """Return True if this slot has loaded `known`.
 
-        The planner may have chosen that file from several quantizations, so the names can differ.
+        The planner may have chosen that file from among several quantizations, so the names can differ.
         """
         if self.engine is None or not self.is_ready or Path(self.engine.plan.model_path) != known.path:
             return False
@@ -145,7 +145,7 @@ class ModelSlot:
 
     @contextlib.contextmanager
     def admitted(self, places: int, most_waiting: int, priority: Priority = "interactive") -> Iterator[None]:
-        """Take places for a request. Raises QueueFull if there are none.
+        """Take places for a request. Raises QueueFull if none are free.
 
         Half of all places are reserved for interactive requests, so background requests never fill the queue.
         """
@@ -174,14 +174,14 @@ class ModelSlot:
         return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
 
     def loaded(self, task: asyncio.Task[None]) -> None:
-        """Record the end of a load. Its errors go to the requests that wait for it."""
+        """Record that a load has ended. Its errors are passed on to the requests that are waiting for it."""
         if self.loading is task:
             self.loading = None
         if task.cancelled() or task.exception() is not None:
             self.leaving = False
 
     def seconds_until_free(self, places: int = 1) -> int:
-        """Estimate the seconds until places are free, from the rate at which requests ended lately."""
+        """Estimate how many seconds until places are free, from how often requests ended recently."""
         now = time.monotonic()
         recent = [one for one in self._ended if now - one < _RECENT_SECONDS]
         if len(recent) < 2:
@@ -191,7 +191,7 @@ class ModelSlot:
 
 
 class ServedModel:
-    """A loaded model, while one request uses it."""
+    """A loaded model, as seen by one request."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class ServedModel:
         self.name = slot.id
         """The name that clients use."""
         self.adapters = adapters
-        """The adapters in the requested name: NAME+ADAPTER."""
+        """The adapters in the requested name, such as NAME+ADAPTER."""
         self._slot, self._engine = slot, engine
         self._metrics, self._arrived = metrics, arrived
         self._load_again = load_again
@@ -217,12 +217,12 @@ class ServedModel:
 
     @property
     def model(self) -> ModelInfo:
-        """The model's properties, found while loading it."""
+        """The model's properties, determined while loading it."""
         assert self._engine.model is not None
         return self._engine.model
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request. The events end with a Finished, or an EdgechatError is raised.
+        """Answer a request. The last event is a Finished, unless an EdgechatError is raised.
 
         Leaving the iteration early stops the request.
         """
@@ -254,7 +254,7 @@ class ServedModel:
         cut: bool = False,
         query: str | None = None,
     ) -> Embedded | None:
-        """Embed each text, or its tokens. Return None if cancelled.
+        """Embed each text, given as a string or as tokens. Return None if cancelled.
 
         cut: shorten texts that are too long. query: have a reranking model score the texts as answers to it.
         Raises EdgechatError.
@@ -278,7 +278,7 @@ class ServedModel:
         )
 
     async def _call(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call the engine, and once more if it was unloaded in the meantime."""
+        """Call the engine, and call it once more if it was unloaded in the meantime."""
         try:
             return await ask()
         except EngineGone:

@@ -1,6 +1,6 @@
-"""The pool of a server: its models, which requests get them, and their state and metrics.
+"""A server's pool: its models, which requests get access to them, and their state and metrics.
 
-Each loaded model runs in its own process; `edgechat.server.pool.residency` decides which models are loaded.
+Each loaded model runs in its own process. `edgechat.server.pool.residency` decides which models are loaded.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NAMES_KEPT = 256
 SAVE_SECONDS = 5.0
 """How many seconds an engine may take to save its KV states before it is closed."""
 INSPECT_SECONDS = 1.0
-"""How many seconds an engine may take to answer before the metrics do without it."""
+"""If an engine takes longer than this many seconds to answer, the metrics are reported without it."""
 
 
 class Pool:
-    """All models of a server. Bound to one event loop; enter it before use."""
+    """All models on a server. Bound to one event loop; must be entered before use."""
 
     def __init__(
         self,
@@ -51,20 +51,20 @@ class Pool:
     ) -> None:
         """most_waiting: places in each model's queue. patience: seconds that a load waits for busy models.
 
-        on_note: called with changes to a plan, and with crashes.
+        on_note: called when a plan changes, and when an engine crashes.
         """
         self.metrics = Metrics()
         self._available = available
         self._most_waiting = most_waiting
         self._slots: dict[str, ModelSlot] = {}
         self._by_requested_name: dict[str, tuple[ModelSlot, tuple[str, ...]]] = {}
-        """Slots and adapters by requested name, so that requests for a loaded model do not read the disk."""
+        """Slots and adapters by requested name. Avoids disk access for requests to a loaded model."""
         self._residency = ResidencyManager(
             self._slots, available.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
         self._draining = False
         self.on_busy: Callable[[bool], None] = lambda _is_busy: None
-        """Called with True when the first request arrives, and with False after the last has ended."""
+        """Called with True when the first request arrives, and with False after the last one has ended."""
         self._requests = 0
 
     async def __aenter__(self) -> Pool:
@@ -80,7 +80,7 @@ class Pool:
         return [self._as_loaded(card) for card in self._available.cards()]
 
     def card(self, name: str) -> ModelCard:
-        """Describe a model by any name that clients may use. Reads the disk. Raises ModelNotFound."""
+        """Describe a model, given any name that clients may use. Reads the disk. Raises ModelNotFound."""
         return self._as_loaded(self._available.card(self._available.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
@@ -98,7 +98,7 @@ class Pool:
 
     @property
     def state(self) -> tuple[State, str]:
-        """The state of the server, and a sentence about it."""
+        """The state of the server, and a sentence that describes it."""
         slots = list(self._slots.values())
         if self._draining:
             left = sum(slot.taken for slot in slots)
@@ -115,7 +115,7 @@ class Pool:
         return "ready", "No model is loaded; the next request loads one."
 
     async def metrics_text(self) -> bytes:
-        """Return all metrics in Prometheus's text format. Inspects every engine."""
+        """Return all metrics in Prometheus's text format. Queries every engine."""
         slots = [slot for slot in self._slots.values() if slot.engine is not None]
         return self.metrics.text(await asyncio.gather(*map(_look, slots)))
 
@@ -125,9 +125,9 @@ class Pool:
     ) -> AsyncIterator[ServedModel]:
         """Take places for a request, load the model if necessary, and yield it.
 
-        Raises QueueFull at once if too many requests are waiting (sooner for background requests), or later
-        if busy models leave no room. Also raises ModelNotFound, ModelFileError, DoesNotFit, LoadFailed,
-        EngineCrashed and Draining.
+        Raises QueueFull immediately if too many requests are waiting (the limit for background requests is
+        lower), or later if busy models leave no room. Also raises ModelNotFound, ModelFileError, DoesNotFit,
+        LoadFailed, EngineCrashed and Draining.
         """
         arrived = time.perf_counter()
         slot, adapters = await self._slot(model)
@@ -146,7 +146,7 @@ class Pool:
                 self._residency.request_left(slot)
 
     async def unload(self, model: str) -> str:
-        """Unload a model and return its name; if it is in use, it is unloaded after its last request.
+        """Unload a model and return its name. If it is in use, it is unloaded after its last request.
 
         Raises ModelNotFound.
         """
@@ -167,11 +167,11 @@ class Pool:
                 self.on_busy(False)
 
     def refuse(self) -> None:
-        """Refuse new requests; running ones continue."""
+        """Refuse new requests. Requests that are already running continue."""
         self._draining = True
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse new requests and wait for running ones. Return False if any are left after `seconds`."""
+        """Refuse new requests and wait for running ones. Return False if any still run after `seconds`."""
         self.refuse()
         end = time.monotonic() + seconds
         while any(slot.taken for slot in self._slots.values()):
@@ -181,7 +181,7 @@ class Pool:
         return True
 
     async def close(self) -> None:
-        """Save KV states and close every engine. Requests that are still running end as 'cancelled'."""
+        """Save KV states and close every engine. Requests still running end as 'cancelled'."""
         self.refuse()
         for slot in self._slots.values():
             if slot.loading is not None:
@@ -190,7 +190,7 @@ class Pool:
         await self._residency.ended()
 
     async def _slot(self, model: str) -> tuple[ModelSlot, tuple[str, ...]]:
-        """Return the slot for a model, created on its first request, and the adapters in the name.
+        """Return the slot for a model, created on its first request, and the adapters in its name.
 
         Raises ModelNotFound.
         """
@@ -210,7 +210,7 @@ class Pool:
         return slot, adapters
 
     def _find(self, name: str) -> tuple[AvailableModel, tuple[str, ...]]:
-        """Return the model and the adapters meant by NAME or NAME+ADAPTER. Raises ModelNotFound."""
+        """Return the model and the adapters that NAME or NAME+ADAPTER refers to. Raises ModelNotFound."""
         try:
             return self._available.find(name), ()
         except ModelNotFound:
@@ -267,9 +267,9 @@ def real_pool(
 ) -> Pool:
     """Return the pool for a server. Reads the disk.
 
-    default: name or path of the model for requests that name none. request: plan options for every model, but
-    its draft, `anyway` and runtime quantization apply only to the default, and its adapters to other models
-    only if they fit. Raises ModelNotFound, ModelFileError or SettingsError.
+    default: name or path of the model for requests that do not name one. request: planning options for every
+    model. Its draft, `anyway` and runtime quantization apply only to the default model, and its adapters
+    apply to other models only if they fit. Raises ModelNotFound, ModelFileError or SettingsError.
     """
     user_settings = settings.load()
     available = AvailableModels(default)
@@ -314,7 +314,7 @@ def prepare_model(
     staying: Sequence[LoadPlan] = (),
     leaving: Sequence[LoadPlan] = (),
 ) -> LoadPlan:
-    """Plan how to load or reach a model.
+    """Plan how to load a model, or how to reach it.
 
     request, default: see `real_pool`. staying, leaving: see `prepare`.
     """
@@ -329,7 +329,7 @@ def prepare_model(
             usual_adapters=usual,
             runtime_quant=None,
         )
-    if staying:  # unload the others rather than load both anyway
+    if staying:  # unload the other models instead of loading both anyway
         request = msgspec.structs.replace(request, anyway=False)
     remote = remote_plan(model, settings.load(), request)
     return remote or prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

@@ -1,8 +1,9 @@
-"""Residency: decides which models are loaded, one load at a time, beside others or in their place.
+"""Residency: decides which models are loaded, one load at a time, alongside others or in their place.
 
-All loading and unloading happens here, so that each plan takes the memory of the others into account. If a
-model does not fit beside the others, or only with a lesser plan, idle models are unloaded first, starting
-with the least recently used. If all are busy, the load waits for one, unless a lesser plan fits beside them.
+All loading and unloading happens here, so that each plan accounts for the memory of the other models. If a
+model does not fit alongside the others, or only with a worse plan, idle models are unloaded first, starting
+with the least recently used. If all are busy, the load waits for one to become idle, unless a worse plan
+fits alongside them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from edgechat.server.pool.metrics import Metrics
 from edgechat.server.pool.models import AvailableModel, ModelSlot
 
 CLAIM_SHARE = 0.25
-"""Final share of the patience, during which busy models take no new requests, so that one becomes idle."""
+"""Final fraction of the patience during which busy models accept no requests, so that one becomes idle."""
 
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
-"""Makes the engine for a plan. The engine reports changes to the plan, and its own state."""
+"""Creates the engine for a plan. The engine reports changes to the plan, and changes in its own state."""
 
 
 class PrepareBeside(Protocol):
-    """Plans a model beside others that stay loaded, or in place of others. Called in a thread."""
+    """Plans a model alongside others that stay loaded, or in place of others. Called in a thread."""
 
     def __call__(self, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]) -> LoadPlan:
         """Return the plan. Raises DoesNotFit and other EdgechatErrors."""
@@ -38,7 +39,7 @@ class PrepareBeside(Protocol):
 
 
 class ResidencyManager:
-    """Loads and unloads a server's models in the memory they share. Bound to one event loop."""
+    """Loads and unloads a server's models, which share its memory. Bound to one event loop."""
 
     def __init__(
         self,
@@ -51,17 +52,17 @@ class ResidencyManager:
         patience: float,
         on_note: OnNote,
     ) -> None:
-        """slots: all models that may be loaded; more may be added. patience, on_note: see Pool."""
+        """slots: all models that may be loaded; more may be added later. patience, on_note: see Pool."""
         self._slots, self._default, self._metrics = slots, default, metrics
         self._engines, self._prepare = engines, prepare
         self._patience, self._on_note = patience, on_note
         self._load_lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
-        """Unloads in progress that nothing else waits for."""
+        """Unloads in progress that no other code waits for."""
 
     def request_left(self, slot: ModelSlot) -> None:
-        """Record that a request has left its engine, so that waiting loads look for room again."""
+        """Record that a request has released its engine, so that waiting loads check for room again."""
         self._changed.set()
         if slot.leaving and not slot.held:
             ending = asyncio.create_task(self.unload(slot))
@@ -69,11 +70,11 @@ class ResidencyManager:
             ending.add_done_callback(self._ending.discard)
 
     async def ended(self) -> None:
-        """Wait for unloads in progress."""
+        """Wait for unloads in progress to finish."""
         await asyncio.gather(*self._ending)
 
     async def load(self, slot: ModelSlot) -> None:
-        """Load the model of a slot. Callers share one load, which is cancelled when the last of them is."""
+        """Load a slot's model. Callers share one load, which is cancelled once all of them are cancelled."""
         if slot.loading is None or slot.loading.done():
             slot.loading = asyncio.create_task(self._place(slot))
             slot.loading.add_done_callback(slot.loaded)
@@ -93,7 +94,7 @@ class ResidencyManager:
         task.result()
 
     async def unload(self, slot: ModelSlot) -> None:
-        """Unload a model; if it is in use, it is unloaded after its last request."""
+        """Unload a model. If it is in use, it is unloaded after its last request."""
         if slot.loading is not None or slot.held:
             slot.leaving = True
             return
@@ -106,7 +107,7 @@ class ResidencyManager:
                     slot.claimed = False
 
     async def _place(self, slot: ModelSlot) -> None:
-        """Load a model after any other load has ended and there is room."""
+        """Load a model once any other load has ended and there is room for it."""
         slot.progress = 0.0
         async with self._load_lock:
             if slot.is_ready:
@@ -129,7 +130,7 @@ class ResidencyManager:
         self._metrics.load_failed(slot.id)
         if isinstance(error, EngineCrashed):
             self._metrics.crashed(slot.id)
-        # A damaged or too large model that some client names does not degrade the server.
+        # If a client names a damaged model or one that is too large, that does not degrade the server.
         if slot.known == self._default and not isinstance(error, QueueFull):
             slot.trouble = f"{slot.id} could not be loaded: {error.message}"
 
@@ -155,7 +156,7 @@ class ResidencyManager:
         return [one for one in self._slots.values() if one is not slot and one.takes_memory]
 
     async def _plan_with_room(self, slot: ModelSlot) -> LoadPlan:
-        """Return a plan for a model in the free memory, after unloading others if necessary."""
+        """Return a plan for a model in the free memory, unloading other models first if necessary."""
         end = time.monotonic() + self._patience
         while others := self._others(slot):
             best = await self._plan_beside(slot, leaving=others)
@@ -182,7 +183,7 @@ class ResidencyManager:
         return await asyncio.to_thread(self._prepare, slot.known.wanted, staying=stay, leaving=leave)
 
     async def _wait_for_idle(self, slot: ModelSlot, others: Sequence[ModelSlot], end: float) -> None:
-        """Wait until one of the others is idle or unloaded. Raises QueueFull when the patience is over."""
+        """Wait until one of `others` is idle or unloaded. Raises QueueFull when the patience runs out."""
         claim = end - CLAIM_SHARE * self._patience
         while all(one.held and one.takes_memory for one in others):
             now = time.monotonic()
@@ -202,7 +203,7 @@ def _longest_idle(slots: Sequence[ModelSlot]) -> ModelSlot | None:
 
 
 async def _unload(slot: ModelSlot) -> None:
-    """Unload an idle model, even if cancelled; new requests wait until it is done."""
+    """Unload an idle model, even if cancelled. New requests wait until it has been unloaded."""
     assert slot.engine is not None
     slot.claimed = True
     ending = asyncio.ensure_future(slot.engine.unload())

@@ -1,6 +1,6 @@
-"""Answers: collects the engine's events, and sends them as a stream or in one piece.
+"""Answers: collects the engine's events, and sends them as a stream or as a whole.
 
-The base classes for all protocols.
+Contains the base classes for all protocols.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class AnswerBlock:
 
     kind: BlockKind
     index: int
-    """Its position among all blocks of the answer."""
+    """The position of the block in the answer."""
     number: int
-    """Its position among blocks of the same kind."""
+    """The position of the block among blocks of the same kind."""
     call: ToolCall | None = None
-    """The call as it began; its arguments are the text of the block."""
+    """The call as it started. Its arguments are the text of the block."""
     id: str = field(default_factory=lambda: secrets.token_hex(16))
-    """For protocols that give each piece of an answer an id."""
+    """Used by protocols that give each piece of an answer an id."""
     texts: list[str] = field(default_factory=list)
     chances: list[TokenLogprobs] = field(default_factory=list)
     is_open: bool = True
-    """Whether it can still grow."""
+    """Whether more text can still be added to the block."""
 
     @property
     def text(self) -> str:
@@ -64,7 +64,7 @@ class AnswerBlock:
 
 
 class BlockBegun(msgspec.Struct, frozen=True):
-    """A new block. A call may already have some of its arguments."""
+    """A new block. A call may already include some of its arguments."""
 
     block: AnswerBlock
 
@@ -95,7 +95,7 @@ class Answer:
         self.thinking_tokens = 0
 
     def take(self, event: RequestEvent) -> Iterator[Change]:
-        """Take an event and yield what it changes. Raises Refusal if the server cut the answer short."""
+        """Process an event and yield its changes. Raises Refusal if the server cut the answer short."""
         match event:
             case Delta(text=text, thinking=thinking, chances=chances):
                 if thinking:
@@ -119,7 +119,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The text, without thinking and calls."""
+        """The text, excluding thinking and calls."""
         return "".join(block.text for block in self.blocks if block.kind == "text")
 
     @property
@@ -139,7 +139,7 @@ class Answer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a limit ended the answer."""
+        """Whether the answer was cut short by a limit."""
         return self.end is not None and self.end.reason in ("length", "context")
 
     def _begin(self, kind: BlockKind, call: ToolCall | None = None) -> Iterator[Change]:
@@ -164,15 +164,15 @@ class Answer:
 
 
 class Answers(ABC):
-    """The answers to one request as they grow: sent as a stream, or collected and sent in one piece."""
+    """The answers to one request as they grow, either streamed or collected and sent as a whole."""
 
     stream_type: ClassVar[str] = "text/event-stream"
     """The media type of a stream."""
     id_prefix: ClassVar[str]
     insists: ClassVar[bool] = False
-    """Whether it is an error to turn thinking on or off for a model that cannot do so; see `thinking_of`."""
+    """Whether turning thinking on or off is an error for models that cannot do so; see `thinking_of`."""
     window_field: ClassVar[str] = ""
-    """The field and value with which old turns are left out of a prompt that is too long."""
+    """The field and value that make the server leave old turns out of a prompt that is too long."""
 
     def __init__(
         self,
@@ -189,18 +189,18 @@ class Answers(ABC):
         """asked: the request, without the parts that depend on the model.
 
         think: the default from the settings. effort: how long to think, if the request says so. lora: the
-        adapters that it lists, if any.
+        adapters that the request lists, if any.
         """
         self.requested_model = model or ""
-        """The name in the request."""
+        """The model's name as given in the request."""
         self.model = ""
-        """The name of the model that answers, once it is known."""
+        """The name of the model that answers; '' until it is known."""
         self.streams = bool(streams)
         self.n_choices = n_choices
         self.lora = lora
         self.documents = documents
         self.passages: Sequence[Given] = ()
-        """The document passages that the model is given, once they are found."""
+        """The document passages given to the model; empty until they are found."""
         self._asked = asked
         self._think = think
         self._effort: RequestedEffort | None = effort
@@ -209,7 +209,7 @@ class Answers(ABC):
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0
-        """Number of prompt tokens found in the cache, as known before the answer is complete."""
+        """Number of prompt tokens found in the cache, as far as known before the answer is complete."""
 
     @property
     def priority(self) -> Priority:
@@ -218,14 +218,14 @@ class Answers(ABC):
 
     @property
     def shorter(self) -> str:
-        """Advice if the prompt is too long."""
+        """Advice on what to do if the prompt is too long."""
         if self.window_field and self._asked.overflow == "window":
             return f"The parts that cannot be left out are too long: shorten the last message; {_LONGER}"
         window = f"{self.window_field} leaves out the oldest turns; " if self.window_field else ""
         return f"Shorten it; {window}{_LONGER}"
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the request for the engine for one answer."""
+        """Return the request to the engine for one answer."""
         think, effort = thinking_of(
             served.model,
             think=self._asked.think,
@@ -235,7 +235,7 @@ class Answers(ABC):
         )
         defaults = served.plan.sampling_for(think)
         if self._asked.text is not None:
-            # Recommended penalties are for chats: a completion may have to repeat itself.
+            # Recommended penalties are for chats, whereas a completion may have to repeat itself.
             think, effort, defaults = None, None, defaults.without_penalties()
         return msgspec.structs.replace(
             self._asked,
@@ -265,18 +265,18 @@ class Answers(ABC):
 
     @abstractmethod
     def _begin(self) -> bytes:
-        """Return the beginning of a stream."""
+        """Return the start of a stream."""
 
     @abstractmethod
     def _encode(self, choice: int, change: Change) -> bytes:
-        """Encode a change of one answer for the stream."""
+        """Encode a change to one answer for the stream."""
 
     def waiting(self) -> bytes:
-        """Return what to send when a stream is silent, to keep it alive; b"" to send nothing."""
+        """Return what to send during a silence to keep the stream alive; b"" to send nothing."""
         return b": waiting\n\n"
 
     async def settle(self) -> None:  # noqa: B027 - most have nothing to do
-        """Finish pending work between the last event and the end of the answer."""
+        """Finish pending work after the last event and before the end of the answer."""
 
     def end(self) -> bytes:
         """Return what to send after the last event of a stream."""
@@ -284,10 +284,10 @@ class Answers(ABC):
 
     @abstractmethod
     def failure(self, refusal: Refusal) -> bytes:
-        """Return what ends a stream that fails after it has begun."""
+        """Return what to send at the end of a stream that fails after it has started."""
 
     def take(self, choice: int, event: RequestEvent) -> None:
-        """Collect an event of an answer that is sent as a whole. Raises Refusal as `send` does."""
+        """Collect an event for an answer that is sent as a whole. Raises Refusal, like `send`."""
         for _ in self._replies[choice].take(event):
             pass
 
@@ -297,7 +297,7 @@ class Answers(ABC):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Prompt and completion tokens of the finished answers; their shared prompt counts once."""
+        """Number of prompt and completion tokens in the finished answers. A shared prompt is counted once."""
         usages = [end.usage for end in self._ends]
         prompt = max((usage.prompt_tokens for usage in usages), default=0)
         return prompt, sum(usage.completion_tokens for usage in usages)
@@ -313,7 +313,7 @@ class Answers(ABC):
 
 
 _ENDS_OF_LINES = tuple((mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
-"""Unicode line ends at which some clients (httpx) split strings, with their escapes in JSON."""
+"""Unicode line ends at which some clients (such as httpx) split strings, with their escapes in JSON."""
 
 
 def in_one_line(data: bytes) -> bytes:
@@ -342,7 +342,7 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
-    """The logprob of a token in the answer, and of its alternatives."""
+    """The logprob of a token in the answer, and those of its alternatives."""
 
     top_logprobs: list[TopLogprob]
 

@@ -48,7 +48,7 @@ class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base64Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="base64"):
-    """An image file. Its format is detected from the data."""
+    """An image file, whose format is detected from its data."""
 
     data: str
     media_type: str | None = None
@@ -59,7 +59,7 @@ class Base64Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
 
 
 class UrlSource(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="url"):
-    """A data URL, or an http(s) URL, which `edgechat serve --fetch-images` fetches."""
+    """A data URL, or an http(s) URL to be fetched if the server runs with `--fetch-images`."""
 
     url: str
 
@@ -77,7 +77,7 @@ class ImageBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlainText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    """A document's text."""
+    """The text of a document."""
 
     data: str
     media_type: Echoed = None
@@ -89,18 +89,18 @@ class PlainText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="content"):
-    """A document in pieces."""
+    """A document split into pieces."""
 
     content: str | Annotated[list[TextBlock], Meta(max_length=4096)]
 
     @property
     def text(self) -> str:
-        """The text of all pieces."""
+        """The text of all pieces together."""
         return self.content if isinstance(self.content, str) else "\n".join(one.text for one in self.content)
 
 
 class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A text document. The model reads it with its title and context."""
+    """A text document. The model reads its title and context, too."""
 
     type: Literal["document"]
     source: PlainText | TextContent
@@ -116,7 +116,7 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of the client's own search. The model reads it with its title and source."""
+    """A result from a search by the client. The model reads its title and source, too."""
 
     type: Literal["search_result"]
     source: str
@@ -176,7 +176,7 @@ class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A message from the user or the model. Blocks of other types, for hosted tools, are left out."""
+    """A message from the user or the model. Blocks of other types, for hosted tools, are dropped."""
 
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
@@ -200,7 +200,7 @@ _READ_AS_TEXT: dict[str, type[DocumentBlock | SearchResultBlock | CompactionBloc
     "compaction": CompactionBlock,
 }
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""Start of a block in which Claude Code sends a request id, which would spoil the prefix cache."""
+"""Start of a block in which Claude Code sends a request id, which would defeat the prefix cache."""
 
 
 def messages_of(
@@ -247,7 +247,7 @@ def _answer(message: MessageParam, where: str, made: set[str]) -> Message:
 
 
 def _said(message: MessageParam, where: str, made: set[str]) -> list[Message]:
-    """Return a user's message as one message per tool result, followed by the rest."""
+    """Convert a user's message to one message per tool result, followed by one for everything else."""
     results: list[Message] = []
     parts: list[Part] = []
     for at, block in _located(message.content, where):
@@ -287,7 +287,7 @@ def _result(block: ToolResultBlock, where: str, made: set[str]) -> Message:
 def _located(
     content: str | Sequence[Raw], where: str, *, unread: str | None = None
 ) -> Iterator[tuple[str, Block]]:
-    """Yield the known blocks, each with its path.
+    """Yield the blocks of known types, each with its path.
 
     unread: text that replaces files; if None, files are refused.
     """
@@ -312,7 +312,7 @@ def _located(
 
 
 def _is_file(kind: str, block: Raw, path: str) -> bool:
-    """Return True if a block is a file, which must be rejected rather than ignored."""
+    """Return True if a block is a file, which must be refused, not ignored."""
     if kind == "document":
         source = decode(block, _Sourced, path).source
         return kind_of(source, f"{path}.source") not in ("text", "content")
@@ -320,7 +320,7 @@ def _is_file(kind: str, block: Raw, path: str) -> bool:
 
 
 class MessagesTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool. Those that run on Anthropic's servers have another `type`, and are left out."""
+    """A tool. Tools that run on Anthropic's servers have a different `type`, and are dropped."""
 
     type: str | None = None
     name: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -331,7 +331,7 @@ class MessagesTool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_own(self) -> bool:
-        """Whether the client runs the tool, rather than a hosted service."""
+        """Whether the tool is run by the client, not by a hosted service."""
         return self.type in (None, "custom")
 
 
@@ -354,7 +354,7 @@ class ThinkingParam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """JSON that follows a schema."""
+    """Requires JSON that conforms to a schema."""
 
     type: Literal["json_schema"]
     schema: SchemaText | UnsetType = UNSET
@@ -368,7 +368,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of /v1/messages/count_tokens: what the model is given."""
+    """The body of /v1/messages/count_tokens: everything that the model reads."""
 
     model: Model = None
     messages: Annotated[list[MessageParam], Meta(min_length=1, max_length=8192)]
@@ -383,7 +383,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Paths of fields without effect: blocks and tools for hosted services."""
+        """Paths of fields that have no effect: blocks and tools for hosted services."""
         tools = (f"tools[{at}]" for at, tool in enumerate(self.tools or ()) if not tool.is_own)
         return (*ignored_blocks(self.messages), *tools)
 
@@ -399,7 +399,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
         return self.output_config.effort if self.output_config is not None else None
 
     def engine_request(self) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         choice = self.tool_choice or MessagesToolChoice(type="auto")
         with errors_about("tools"):
             tools = tuple(self._tools())
@@ -465,7 +465,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     mcp_servers: Annotated[list[Any] | None, no_effect("Ignored: this server never uses the network.")] = None
 
     def engine_request(self) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         if self.thread is not None:  # the client would omit earlier messages
             raise Refusal(
                 "Conversations are not stored here: send all messages, without `thread`.",

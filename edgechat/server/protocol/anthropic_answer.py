@@ -1,4 +1,4 @@
-"""Answers in the Messages API, in one piece or as the events of a stream."""
+"""Answers in the Messages API, as a whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DELTAS = {
     "thinking": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
-"""The type of a delta and the name of its text field, by the kind of block."""
+"""The type of a delta and the name of its text field, keyed by the kind of block."""
 _SIGNATURE = "edgechat"
 """Signature of thinking blocks. Clients expect one; it is ignored when they send it back."""
 
@@ -63,13 +63,13 @@ class AnswerToolUse(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The token counts of a message. The first three add up to the prompt."""
+    """The token counts for a message. The first three add up to the whole prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int
-    """Tokens computed now, if the client asks to cache a prefix."""
+    """Number of tokens computed for this request, if the client asks to cache a prefix."""
     cache_read_input_tokens: int
-    """Tokens found in the prefix cache."""
+    """Number of tokens found in the prefix cache."""
     output_tokens: int
 
 
@@ -89,7 +89,7 @@ class AnswerBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagesAnswers(Answers):
-    """The message that answers one request."""
+    """The message that answers a request."""
 
     id_prefix = "msg_"
 
@@ -117,7 +117,7 @@ class MessagesAnswers(Answers):
         return msgspec.json.encode(self._message())
 
     def waiting(self) -> bytes:
-        """Return a ping: a client with a timeout for silence counts only events."""
+        """Return a ping, because clients that time out on silence count only events."""
         return _event("ping")
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -147,7 +147,7 @@ class MessagesAnswers(Answers):
                 return _event("message_delta", delta=stopped, usage=message.usage) + _event("message_stop")
 
     def _message(self, usage: Usage | None = None) -> AnswerBlocks:
-        """Return the message so far. usage: the token counts known before the end."""
+        """Return the message so far. usage: the token counts known before the message ends."""
         [reply] = self._replies
         stop = reply.end.stop_text if reply.end is not None else None
         reason = _REASONS[reply.end.reason] if reply.end is not None else None
@@ -172,7 +172,7 @@ class MessagesAnswers(Answers):
 
 
 def _empty(block: AnswerBlock) -> dict[str, Any]:
-    """Return a block in the empty form that begins it in a stream."""
+    """Return a block in its empty form, as sent at the start of the block in a stream."""
     if block.call is not None:
         return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": {}}
     if block.kind == "thinking":

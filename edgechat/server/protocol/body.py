@@ -1,7 +1,7 @@
-"""Bodies: decodes them into Structs, or refuses them with a reason; finds fields without effect (`--strict`).
+"""Request bodies: decodes them into Structs or refuses them with a reason; finds ignored fields (`--strict`).
 
-Clients send back earlier answers, from this server or another, with all the fields they keep. They also send
-fields that are only hints. Refusing either would needlessly end a chat at its second turn.
+Clients send back earlier answers, from this server or another, with all the fields they have stored. They
+also send fields that are only hints. Refusing either would needlessly end a chat on its second turn.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _PART = re.compile(r"content\[\d+\]\.type$")
 _HALF_PAIR = re.compile(
     rb"(?<!\\)(?:\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..)"
 )
-"""Half of a surrogate pair, as in a string that was cut inside a character beyond U+FFFF."""
+"""Half of a surrogate pair, as found in a string that was cut in the middle of a character beyond U+FFFF."""
 _SHOWN = 200
 _LARGE = 128 * 1024
-"""Number of bytes above which a body is decoded in a thread."""
+"""Bodies larger than this, in bytes, are decoded in a thread."""
 _MOST_VALUES, _MOST_PARTS = 2**20, 2**17
-"""Maximum number of commas, and of opening brackets and colons, even in strings: no context holds as many."""
+"""Maximum number of commas, and of opening brackets and colons, including those in strings.
+
+No model's context is large enough for as many.
+"""
 
 
 async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
@@ -56,14 +59,14 @@ def _check_number_of_values(body: bytes) -> None:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return `work()`, called in a thread if it handles so many bytes that streams would stall."""
+    """Return `work()`, called in a thread if it processes so many bytes that streams would stall."""
     return await asyncio.to_thread(work) if size > _LARGE else work()
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
     """Decode a body, or a part of one. at: the path of the part.
 
-    Raises Refusal, which names the invalid field and its valid values.
+    Raises Refusal, naming the invalid field and its valid values.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -78,7 +81,7 @@ def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
 
 
 def decode_query(query: bytes, kind: type[T]) -> T:
-    """Decode the query of a URL, ignoring unknown parameters. Raises Refusal."""
+    """Decode the query string of a URL, ignoring unknown parameters. Raises Refusal."""
     sent = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     try:
         return msgspec.convert(sent, kind, strict=False)
@@ -124,7 +127,7 @@ _EMPTY: tuple[object, ...] = (None, "", [], {})
 
 
 def no_effect(description: str, *effective: object) -> Meta:
-    """Describe a field without effect. effective: values that do have an effect, or are the default."""
+    """Describe a field that has no effect. effective: values that do have an effect, or are the default."""
     return Meta(description=description, extra={"effective": effective})
 
 
@@ -132,14 +135,14 @@ Echoed = Annotated[Any, no_effect("Accepted and ignored: clients send it back wi
 
 
 def refuse_ignored_fields(value: msgspec.Struct, body: bytes) -> None:
-    """Raise Refusal if a body, decoded as `value`, has fields without effect."""
+    """Raise Refusal if a body, decoded as `value`, contains fields that have no effect."""
     overruled: tuple[str, ...] = getattr(value, "overruled", ())
     for path in (*overruled, *_ignored_fields(value, msgspec.json.decode(body), "")):
         raise not_heeded(path)
 
 
 def not_heeded(path: str) -> Refusal:
-    """Return the refusal for a field without effect."""
+    """Return the refusal for a field that has no effect."""
     return Refusal(
         f"The field {path!r} has no effect here; `edgechat serve` without --strict accepts it.",
         param=path,

@@ -32,7 +32,7 @@ BiasedToken = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _SOME: dict[str, Any] = {"not": {"const": 0}}
-# Whole numbers, which in JSON include 4.0.
+# Whole numbers; in JSON, these include 4.0.
 Tokens = (
     Annotated[int, Meta(ge=-1, le=_INT, extra_json_schema=_SOME)]
     | Annotated[float, Meta(ge=-1, le=_INT, multiple_of=1, extra_json_schema=_SOME)]
@@ -55,7 +55,7 @@ Model = Annotated[
     ),
 ]
 UNLIMITED = -1
-"""Means "until the context is full" in programs written for llama.cpp and LM Studio."""
+"""Means "until the context is full" in clients written for llama.cpp and LM Studio."""
 RequestedPriority = Annotated[
     Priority | None,
     Meta(description="Extension: background requests run only while nothing else is waiting."),
@@ -75,7 +75,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """How to generate text. Sampling defaults to what the model's makers recommend."""
+    """How to generate text. Sampling parameters default to the recommendations of the model's makers."""
 
     model: Model = None
     n: Annotated[
@@ -140,12 +140,12 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_choices(self) -> int:
-        """The number of answers to each prompt."""
+        """The number of answers for each prompt."""
         return int(self.n or 1)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The strings before which the answer ends."""
+        """The strings that end the answer, and are not part of it."""
         return stops_of(self.stop)
 
     @property
@@ -168,18 +168,18 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stops_of(sent: str | Sequence[str | None] | None) -> tuple[str, ...]:
-    """Return the strings before which an answer ends, without empty ones."""
+    """Return the strings that end an answer, leaving out empty ones."""
     return tuple(filter(None, [sent] if isinstance(sent, str) else sent or ()))
 
 
 def seed_of(sent: float | None, choice: int = 0) -> int | None:
-    """Return the seed for one of several answers, or None if the request has no seed."""
-    # numpy takes no negative seeds, and each number must always give the same seed.
+    """Return the seed for one of several answers, or None if the request does not specify a seed."""
+    # numpy accepts no negative seeds, and the same number must always give the same seed.
     return None if sent is None else (int(sent) + choice) % (2 * _SEEDS)
 
 
 def limit(sent: float | None, usual: int | None, param: str) -> int | None:
-    """Return the maximum number of tokens; None means until the context is full. Raises Refusal."""
+    """Return the maximum number of tokens, or None for as many as the context holds. Raises Refusal."""
     if sent == 0:
         raise Refusal("An answer has at least one token.", param=param, code="invalid_value")
     return None if sent == UNLIMITED else int(sent) if sent else usual
@@ -208,7 +208,7 @@ _LONGEST = 512
 
 
 class LoraBody(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter, given by name or number."""
+    """An adapter, identified by name or number."""
 
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=_LONGEST)] | None,
@@ -237,7 +237,7 @@ def requested_adapters(
 ) -> tuple[AdapterUse, ...]:
     """Return the adapters for a request. Reads the disk. Raises NotAnAdapter.
 
-    named: adapters in the model's name, used if there is no `lora`. Clients cannot name paths.
+    named: adapters in the model's name, used if there is no `lora`. Clients cannot specify paths.
     """
     if len(named) > MOST:
         raise NotAnAdapter(f"The model's name has {len(named)} adapters; the limit is {MOST}.")
@@ -295,8 +295,8 @@ def thinking_of(
     """Return whether a model thinks, and for how long; None for what cannot be controlled.
 
     think, effort: from the request. default: the setting for models that can turn thinking on and off.
-    insists: pass `think` on even to other models, so that the engine refuses it. Agents send it to any model,
-    and so do not insist.
+    insists: also pass `think` on to models that cannot, so that the engine refuses the request. Not set for
+    agents, which send `think` to every model.
     """
     told = _EFFORTS[effort] if effort is not None and model.has_effort else None
     if think is None and model.can_switch_thinking:
@@ -315,7 +315,7 @@ _ANY = '{"type": "object"}'
 
 @contextmanager
 def errors_about(param: str) -> Iterator[None]:
-    """Make errors from the engine name the field `param`."""
+    """Attribute errors from the engine to the field `param`."""
     try:
         yield
     except BadRequest as error:
@@ -326,7 +326,7 @@ def errors_about(param: str) -> Iterator[None]:
 def tool_of(
     name: str, description: str | None, parameters: Raw | UnsetType | None, *, strict: bool | None = None
 ) -> Tool:
-    """Return a tool for the engine. Raises BadRequest."""
+    """Return a tool in the form that the engine expects. Raises BadRequest."""
     tool = Tool(name, description or "", strict=bool(strict))
     text = _text(parameters)
     return msgspec.structs.replace(tool, parameters=text) if text else tool
@@ -340,7 +340,7 @@ def allowed_tools(tools: Sequence[Tool], names: set[str]) -> tuple[Tool, ...]:
 
 
 def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
-    """Return the schema of an answer; by default, any object. Raises Refusal."""
+    """Return the schema for an answer, which defaults to any object. Raises Refusal."""
     with errors_about(param):
         schema = _text(sent) or _ANY
         schema_in(schema)
@@ -383,7 +383,7 @@ class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
-    """Return a vector as JSON. Each one is encoded separately, so that other threads get their turn."""
+    """Return a vector as JSON. Vectors are encoded one at a time, so that other threads get their turn."""
     if encoding == "base64":
         return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
     return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))

@@ -30,7 +30,7 @@ class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model reads and writes, in the terms of OpenRouter's list, which many clients know."""
+    """What a model can read and write, using the terms in OpenRouter's list, which many clients know."""
 
     input_modalities: list[Literal["text", "image", "audio"]]
     output_modalities: list[Literal["text"]]
@@ -45,9 +45,9 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A model. Extensions: whether it is loaded, its kind, its context length in tokens, and what it reads.
+    """A model. Extensions: whether it is loaded, its kind, its context length in tokens, and its modalities.
 
-    `architecture` is omitted if it is not known until the model is loaded.
+    `architecture` is omitted if it is unknown until the model is loaded.
     """
 
     id: str
@@ -88,7 +88,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     models: Annotated[list[Any], Meta(max_length=0)] | UnsetType = UNSET
     """Model metadata for Codex, which rejects a list without this field. Always empty.
 
-    An entry would need a system prompt that replaces Codex's own: Codex (0.149 and later) rejects a list in
+    An entry would need a system prompt to replace Codex's own: Codex (0.149 and later) rejects a list in
     which one is missing, and sends no system prompt if it is empty.
     """
 
@@ -105,7 +105,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The state of the server; clients with the API key also get a sentence about it."""
+    """The state of the server. Clients with the API key also get a sentence that describes it."""
 
     status: State
     detail: str | UnsetType = UNSET
@@ -134,7 +134,7 @@ class VectorStorePage(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, stores: Sequence[VectorStoreBody], query: StoresQuery) -> VectorStorePage:
-        """Return the page of stores that a query asks for. Raises Refusal."""
+        """Return the page of stores that a query requests. Raises Refusal."""
         stores = sorted(stores, key=lambda store: store.id, reverse=query.order == "desc")
         names = [store.id for store in stores]
         if query.after is not None and query.after not in names:
@@ -165,7 +165,7 @@ class StoreSearchBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All queries as one string."""
+        """All queries joined into one string."""
         return "\n".join(self.queries)
 
 
@@ -177,7 +177,7 @@ class FoundContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundInStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage found by a search; its attributes give its place in the file."""
+    """A passage found by a search. Its attributes tell where it is in the file."""
 
     file_id: str
     filename: str
@@ -270,7 +270,7 @@ class ShowBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in detail. Only models from Ollama come with texts, such as the template and the license."""
+    """A model in detail. Only models from Ollama include texts such as the template and the license."""
 
     modelfile: str = ""
     parameters: str = ""

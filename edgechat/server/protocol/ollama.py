@@ -80,7 +80,7 @@ def unloads(keep_alive: str | float | None) -> bool:
 
 
 def model_of(sent: str | None) -> str:
-    """Return a model's name without the tag that Ollama's clients add by default."""
+    """Return a model's name without the default tag that Ollama's clients append."""
     return (sent or "").removesuffix(":latest")
 
 
@@ -135,7 +135,7 @@ class OllamaMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to generate text; options for loading a model are ignored."""
+    """Generation options. Options for loading a model are ignored."""
 
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_k: Whole | None = None
@@ -168,14 +168,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_tokens(self) -> int | None:
-        """Maximum number of tokens; None means until the context is full."""
+        """Maximum number of tokens; None for as many as the context holds."""
         if self.num_predict is None or self.num_predict <= 0:
             return None
         return min(max(1, int(self.num_predict)), _MOST_TOKENS)
 
 
 class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that chats and plain generation share."""
+    """The fields that chats and plain generation have in common."""
 
     model: Model = None
     stream: Annotated[bool | None, Meta(description="Send the text as it is generated; the default.")] = None
@@ -196,7 +196,7 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def _request(self, **fields: Any) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         options = self.options or Options()
         return ChatRequest(
             id="",
@@ -226,11 +226,11 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer, because the client only loads or unloads the model."""
+        """Whether there is nothing to answer, because the client only wants to load or unload the model."""
         return not self.messages
 
     def engine_request(self) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         with errors_about("tools"):
             functions = [tool.function for tool in self.tools or ()]
             tools = tuple(tool_of(one.name, one.description, one.parameters) for one in functions)
@@ -255,11 +255,11 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer, because the client only loads or unloads the model."""
+        """Whether there is nothing to answer, because the client only wants to load or unload the model."""
         return not (self.prompt or self.suffix or self.images)
 
     def engine_request(self) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         if self.raw or self.suffix:
             if self.images:
                 raise Refusal("Only chat prompts can have images: omit raw and suffix.", param="images")
@@ -272,11 +272,11 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
     """Return the messages for the engine. Raises Refusal for a result without a call.
 
-    Calls need no ids: a result goes to the first call of its name that does not have one yet.
+    Calls need no ids: a result is matched to the first call to its function that does not have one yet.
     """
     found: list[Message] = []
     waiting: dict[str, str] = {}
-    """Names of the calls that have no result yet, by id."""
+    """Names of the calls that have no result yet, keyed by id."""
     for at, message in enumerate(sent):
         text = message.content or ""
         if message.images and message.role in ("system", "assistant"):
@@ -344,7 +344,7 @@ class EmbedBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The embeddings, in the order of the texts; durations are in nanoseconds."""
+    """The embeddings, in the same order as the texts. Durations are in nanoseconds."""
 
     model: str
     embeddings: Annotated[list[Raw], Meta(extra_json_schema={"items": _VECTOR})]
@@ -363,13 +363,13 @@ class EmbeddingsBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The embedding of a text; [] if the text is empty."""
+    """The embedding of a text, or [] if the text is empty."""
 
     embedding: Annotated[Raw, Meta(extra_json_schema=_VECTOR)]
 
 
 def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -> bytes:
-    """Return the answer as JSON. Call it in a thread: many vectors take a second.
+    """Return the answer as JSON. Call it in a thread, because encoding many vectors takes a second.
 
     total, load: durations in seconds.
     """
@@ -390,7 +390,7 @@ _NANOSECONDS = 1e9
 
 
 class OllamaCalled(msgspec.Struct, frozen=True, kw_only=True):
-    """The function to call and its arguments, a JSON object."""
+    """The function to call, and its arguments as a JSON object."""
 
     name: str
     arguments: Raw
@@ -414,9 +414,9 @@ class OllamaAnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that all answers share.
+    """The fields that all answers have in common.
 
-    Durations are in nanoseconds. Durations and counts are only in the last line.
+    Durations are in nanoseconds. Only the last line has durations and counts.
     """
 
     model: str
@@ -448,7 +448,7 @@ class GenerateLine(OllamaLine, frozen=True, kw_only=True):
 
 
 class OllamaAnswers(Answers):
-    """The answer to one request, in one piece or line by line."""
+    """The answer to one request, as a whole or line by line."""
 
     stream_type = "application/x-ndjson"
     id_prefix = "olla-"
@@ -476,7 +476,7 @@ class OllamaAnswers(Answers):
         self._loaded = self._began
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the request for the engine."""
+        """Return the request to the engine."""
         self._loaded = time.monotonic()
         return super().request(served, choice)
 
@@ -497,7 +497,7 @@ class OllamaAnswers(Answers):
         return msgspec.json.encode(line)
 
     def waiting(self) -> bytes:
-        """Return nothing: there is no kind of line that clients would skip."""
+        """Return nothing, because there is no kind of line that clients would skip."""
         return b""
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -529,14 +529,14 @@ class OllamaAnswers(Answers):
         end: Finished | None = None,
         logprobs: list[TokenLogprob] | UnsetType = UNSET,
     ) -> OllamaLine:
-        """Return a line. end: how the answer ended, for its last line."""
+        """Return a line. end: how the answer ended, if this is its last line."""
         about = self._about(end) | {"logprobs": logprobs}
         message = OllamaAnswerMessage(content=text, thinking=thought or UNSET, tool_calls=calls or UNSET)
         return self._line_of(message, about)
 
     @abstractmethod
     def _line_of(self, message: OllamaAnswerMessage, about: dict[str, Any]) -> OllamaLine:
-        """Return a line in the format of this answer. about: the fields that all formats share."""
+        """Return a line in the format of this answer. about: the fields that all formats have in common."""
 
     def _about(self, end: Finished | None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -588,5 +588,5 @@ def _called(block: AnswerBlock) -> OllamaCall:
 
 
 def _duration(tokens: int, rate: float) -> int:
-    """Return how long tokens took, in nanoseconds. rate: tokens per second."""
+    """Return how long generating or reading tokens took, in nanoseconds. rate: tokens per second."""
     return int(tokens / rate * _NANOSECONDS) if rate > 0 else 0

@@ -1,4 +1,4 @@
-"""Answers to OpenAI chats: several choices, in one piece or in chunks; and code shared with completions."""
+"""Answers to OpenAI chats: one or more choices, as a whole or in chunks. Shares code with completions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DONE = data_event(b"[DONE]")
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
-    """Tokens spent on thinking, and drafted tokens that were accepted or rejected."""
+    """Number of thinking tokens, and of drafted tokens that were accepted or rejected."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -48,7 +48,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The token counts of all answers to a request; each prompt counts once."""
+    """The token counts for all answers to a request. Each prompt is counted once."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -58,7 +58,7 @@ class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerTimings(msgspec.Struct, frozen=True):
-    """Extension, for the first answer: milliseconds to the first token, and tokens per second."""
+    """Extension: the milliseconds to the first token of the first answer, and its tokens per second."""
 
     ttft_ms: float
     prompt_tps: float
@@ -84,7 +84,7 @@ class ChoiceAnswers(Answers):
         prompts: int = 1,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """prompts: number of prompts in the request, each with the same number of consecutive answers.
+        """prompts: number of prompts in the request. Each has the same number of consecutive answers.
 
         Raises Refusal for fields that contradict each other.
         """
@@ -106,7 +106,7 @@ class ChoiceAnswers(Answers):
         self._wants_usage = options is not None and options.include_usage
 
     def end(self) -> bytes:
-        """Return what ends a stream: the token counts, if the client wants them, and [DONE]."""
+        """Return the end of a stream: the token counts, if the client wants them, and [DONE]."""
         return (data_event(self._chunk([], usage=self._usage())) if self._wants_usage else b"") + _DONE
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -115,7 +115,7 @@ class ChoiceAnswers(Answers):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Prompt and completion tokens of the finished answers."""
+        """Number of prompt and completion tokens in the finished answers."""
         usage = self._usage()
         return usage.prompt_tokens, usage.completion_tokens
 
@@ -166,10 +166,10 @@ class PartOfFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartOfCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of a tool call (with id, type and name), or more of its arguments."""
+    """The start of a tool call (with id, type and name), or more of its arguments."""
 
     index: int
-    """The position of the call among the calls, from 0."""
+    """The position of the call in the list of calls, starting at 0."""
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: PartOfFunction
@@ -236,9 +236,9 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageBody
     timings: AnswerTimings
     truncated: int | UnsetType = UNSET
-    """Extension: the number of turns left out, if overflow is window."""
+    """Extension: the number of turns left out, if `overflow` is "window"."""
     unenforced: list[str] | UnsetType = UNSET
-    """Extension: keywords of the tools' schemas that were not enforced."""
+    """Extension: keywords in the tools' schemas that were not enforced."""
     sources: list[SourceBody] | UnsetType = UNSET
     """Extension: the sources of the passages that the model was given."""
 
@@ -323,7 +323,7 @@ class ChatAnswers(ChoiceAnswers):
         return self._part(choice, PartOfAnswer(tool_calls=[call]))
 
     def _part(self, choice: int, part: PartOfAnswer, end: Finished | None = None, **more: Any) -> bytes:
-        """Encode the new part of one answer as an event. end: how the answer ended, for its last part."""
+        """Encode the new part of one answer. end: how the answer ended, if this is its last part."""
         choices = [ChoiceChunk(index=choice, delta=part, **more)]
         if end is None:
             return data_event(self._chunk(choices))

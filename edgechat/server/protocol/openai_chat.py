@@ -54,11 +54,11 @@ class TextPart(ContentPart, frozen=True, kw_only=True, tag="text"):
 
 
 class InputTextPart(TextPart, frozen=True, kw_only=True, tag="input_text"):
-    """A text part, under its name in the Responses API."""
+    """A text part, under the name that the Responses API uses."""
 
 
 class OutputTextPart(TextPart, frozen=True, kw_only=True, tag="output_text"):
-    """A text part of an answer, under its name in the Responses API."""
+    """A text part of an answer, under the name that the Responses API uses."""
 
 
 class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal"):
@@ -125,7 +125,7 @@ MediaContent = (
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The function that was called, and its arguments: a JSON object, or a string; null for none.
+    """The function that was called, and its arguments as a JSON object or a string; null if there are none.
 
     Other fields are ignored.
     """
@@ -134,14 +134,14 @@ class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str | dict[str, Any] | None = None
 
     def call(self, id: str) -> ToolCall:
-        """Return the call for the engine."""
+        """Return the call in the form that the engine expects."""
         if self.arguments is None or isinstance(self.arguments, str):
             return ToolCall(id, self.name, self.arguments or "{}")
         return ToolCall(id, self.name, msgspec.json.encode(self.arguments).decode())
 
 
 class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call by the model. Other fields are allowed."""
+    """A tool call by the model. Additional fields are allowed."""
 
     id: CallId
     function: FunctionBody
@@ -150,7 +150,7 @@ class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role"):
-    """A message, with the fields that clients keep along with its content."""
+    """A message, including the fields that clients store along with its content."""
 
     name: Name = None
     id: Echoed = None
@@ -165,7 +165,7 @@ class SystemMessage(MessageBody, frozen=True, kw_only=True, tag="system"):
 
 
 class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer"):
-    """A system prompt, under its newer name."""
+    """A system prompt, under the newer name for its role."""
 
     content: Content
 
@@ -177,7 +177,7 @@ class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user"):
 
 
 class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
-    """An answer from the model, as it was sent or with fields added by clients."""
+    """An answer from the model, either as it was sent or with fields that clients have added."""
 
     content: Content | UnsetType | None = UNSET
     reasoning_content: Annotated[
@@ -225,7 +225,7 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
     """Return the messages for the engine. Raises Refusal for a result without a call."""
     made: set[str] = set()
     functions: dict[str, str] = {}
-    """The id given to the last function_call of each name."""
+    """The id given to the last function_call, keyed by the name of the function."""
     found = []
     for at, one in enumerate(sent):
         match one:
@@ -347,17 +347,17 @@ class AllowedChoice(
     tag="allowed_tools",
     forbid_unknown_fields=True,
 ):
-    """The tools that can be called; the others are ignored."""
+    """The tools that may be called. All others are ignored."""
 
     allowed_tools: AllowedTools
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """Any text."""
+    """Allows any text."""
 
 
 class JsonObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
-    """Any JSON object, or one that follows a schema, as in llama.cpp's server."""
+    """Requires a JSON object: any, or one that conforms to a schema, as in llama.cpp's server."""
 
     schema: SchemaText | UnsetType = UNSET
 
@@ -372,7 +372,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
-    """JSON that follows a schema."""
+    """Requires JSON that conforms to a schema."""
 
     json_schema: Schema
 
@@ -481,7 +481,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     ] = None
 
     def engine_request(self) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         self._check()
         chosen = self._choice()
         named = chosen.name if isinstance(chosen, NamedTool | NamedFunction) else None

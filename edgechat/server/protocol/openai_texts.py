@@ -82,7 +82,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
         return prompts
 
     def engine_request(self, prompt: str | tuple[int, ...]) -> ChatRequest:
-        """Return the request for the engine for a prompt, without the parts that depend on the model."""
+        """Return the request to the engine for one prompt, without the parts that depend on the model."""
         return ChatRequest(
             id="",
             text=prompt,
@@ -96,7 +96,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """The logprobs of the tokens; all lists have the same length."""
+    """The logprobs of the tokens. All lists have the same length."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -136,10 +136,10 @@ class CompletionAnswers(ChoiceAnswers):
         super().__init__(body, body.engine_request(self._prompt_texts[0]), prompts=len(self._prompt_texts))
         self._body = body
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
-        """The number of characters before the next token of each completion."""
+        """For each completion, the number of characters before its next token."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the request for the engine for one completion."""
+        """Return the request to the engine for one completion."""
         return msgspec.structs.replace(super().request(served, choice), text=self._prompt(choice))
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
@@ -190,7 +190,7 @@ class CompletionAnswers(ChoiceAnswers):
         return self._prompt_texts[choice // self._body.n_choices]
 
     def _echo(self, choice: int) -> str:
-        """Return the text that starts a completion: the prompt if it is echoed, otherwise ''."""
+        """Return the text at the start of a completion: the prompt if it should be echoed, otherwise ''."""
         prompt = self._prompt(choice)
         return prompt if self._body.echo and isinstance(prompt, str) else ""
 
@@ -249,14 +249,14 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingUsage(msgspec.Struct, frozen=True):
-    """The token count of all texts together."""
+    """The token count for all texts together."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
-    """The embeddings, in the order of the texts."""
+    """The embeddings, in the same order as the texts."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]
@@ -265,7 +265,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
-    """Return the answer as JSON. Call it in a thread: many vectors take a second."""
+    """Return the answer as JSON. Call it in a thread, because encoding many vectors takes a second."""
     data = [
         Embedding(index=index, embedding=vector_json(vector, body.encoding_format))
         for index, vector in enumerate(embedded.vectors)
@@ -278,7 +278,7 @@ _MOST_DOCUMENTS = 2048
 
 
 class RerankDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document; its other fields are ignored."""
+    """A document. Fields other than its text are ignored."""
 
     text: str
 
@@ -327,7 +327,7 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, body: RerankBody, model: str, scored: Embedded) -> RerankList:
-        """Return the ranked documents. scored: the scores of the texts in the body."""
+        """Return the ranked documents. scored: the scores for the texts in the body."""
         scores = struct.unpack(f"<{len(scored.vectors)}f", b"".join(scored.vectors))
         order = sorted(range(len(scores)), key=lambda at: -scores[at])[: body.top_n]
         texts = body.texts
@@ -371,6 +371,6 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensText(msgspec.Struct, frozen=True):
-    """The text of the tokens; invalid bytes become �."""
+    """The text for the tokens, with � in place of invalid bytes."""
 
     content: str

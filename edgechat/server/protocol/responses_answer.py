@@ -1,4 +1,4 @@
-"""Answers in the Responses API, in one piece or as the events of a stream."""
+"""Answers in the Responses API, as a whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc", "custom": "ctc"}
-"""Prefixes of item ids, by the kind of block."""
+"""Prefixes for item ids, keyed by the kind of block."""
 
 
 class ResponseAnswers(Answers):
-    """The response to one request. Its items are a search, if there was one, and the blocks of the answer."""
+    """The response to one request. Its items are the search, if there was one, and the answer's blocks."""
 
     id_prefix = "resp_"
     window_field = '"truncation": "auto"'
@@ -66,7 +66,7 @@ class ResponseAnswers(Answers):
     ) -> None:
         """think: the default from the settings. earlier: the items that the request refers to.
 
-        keep: stores the response; None to not store it. Raises Refusal.
+        keep: stores the response; None if it should not be stored. Raises Refusal.
         """
         self._tools = toolbox_of(body.tools or ())
         super().__init__(
@@ -90,8 +90,8 @@ class ResponseAnswers(Answers):
         self._error: ResponseError | None = None
         self._keep = keep
         self._input = stored_items(items_of(body.input or (), earlier)) if keep is not None else ()
-        # Until the end, `store` says that the response will be stored; at the end, whether that worked. So it
-        # is stored before the end is sent, and a client that has read the end can continue from it.
+        # Until the end, `store` says whether the response will be stored; at the end, whether it was.
+        # So it is stored before the end is sent, and a client that has read the end can continue from it.
         # A failed response is never stored.
         self._is_stored = keep is not None
 
@@ -116,7 +116,7 @@ class ResponseAnswers(Answers):
         return self._event(response.status, response=response)
 
     def waiting(self) -> bytes:
-        """Return an event: a client with a timeout for silence counts only events."""
+        """Return an event, because clients that time out on silence count only events."""
         if self._has_begun:
             return self._event("in_progress", response=self._response("in_progress"))
         self._has_begun = True
@@ -180,7 +180,7 @@ class ResponseAnswers(Answers):
             yield "function_call_arguments.delta", {**about, "delta": text}
 
     def _ended(self, block: AnswerBlock) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the events that precede the end of an item."""
+        """Yield the events to send before the end of an item."""
         if block.call is None:
             part = self._part(block)
             if isinstance(part, OutputText):
@@ -200,7 +200,7 @@ class ResponseAnswers(Answers):
             yield "function_call_arguments.done", {"name": name, "arguments": block.text}
 
     def _place(self, block: AnswerBlock) -> int:
-        """Return the position of a block in the output."""
+        """Return the position of a block in the list of output items."""
         return block.index + self._searches
 
     def _about(self, block: AnswerBlock) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class ResponseAnswers(Answers):
         return "incomplete" if reply.is_cut and block is reply.blocks[-1] else "completed"
 
     def _item(self, block: AnswerBlock, status: ItemStatus) -> OutputItem:
-        """Return a block as an item. While it is in progress, it has no content yet."""
+        """Return a block as an item, which has no content while it is in progress."""
         begun = status == "in_progress"
         about: dict[str, Any] = {"id": self._item_id(block), "status": status}
         if block.call is None:
@@ -307,7 +307,7 @@ class ResponseAnswers(Answers):
 def _free_text(arguments: str) -> str:
     """Return the text for a custom tool.
 
-    The model writes it in a JSON object. If it wrote something else, return that unchanged.
+    The model is supposed to write it in a JSON object. If it wrote something else, return that unchanged.
     """
     try:
         value = json.loads(arguments)["input"]

@@ -1,4 +1,4 @@
-"""The input of POST /v1/responses: messages, calls, results and thinking, including earlier answers."""
+"""The input to POST /v1/responses: messages, calls, results and thinking, including earlier answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.refusal import Refusal
 
 JOINT = "__"
-"""Joins the names of a namespace and a function into the name that the model sees."""
+"""Separates the namespace from the function in the name that the model sees."""
 _OPAQUE = "edgechat:"
-"""Prefix of `encrypted_content`, which is plain base64: it only has to be opaque to clients."""
+"""Prefix of `encrypted_content`, which is plain base64, since it only has to be opaque to clients."""
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
@@ -53,7 +53,7 @@ Parts = str | Annotated[list[ItemPart], Meta(max_length=1024)]
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in any role. Its text parts can have several types; only users can send images and audio."""
+    """A message in any role. Its text parts can be of several types. Only users can send images and audio."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -64,7 +64,7 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A function call or, with `input`, a custom tool call."""
+    """A function call or, if it has an `input`, a custom tool call."""
 
     type: Literal["function_call", "custom_tool_call"]
     call_id: CallId
@@ -77,7 +77,7 @@ class CallItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def call(self) -> ToolCall:
-        """The call for the engine."""
+        """The call, in the form that the engine expects."""
         name = f"{self.namespace}{JOINT}{self.name}" if self.namespace else self.name
         if self.type == "function_call":
             return ToolCall(self.call_id, name, self.arguments or "{}")
@@ -128,12 +128,12 @@ class ReferenceItem(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Items of earlier responses that a request refers to."""
+    """Items from earlier responses that a request refers to."""
 
     items: tuple[Raw, ...] = ()
-    """Items of the conversation that the request continues."""
+    """Items in the conversation that the request continues."""
     referenced: Mapping[str, Raw] = field(default_factory=dict)
-    """Items that the input refers to, by id."""
+    """Items that the input refers to, keyed by id."""
 
     @property
     def size(self) -> int:
@@ -155,12 +155,12 @@ _TEXTS = ("input_text", "output_text", "text", "refusal")
 
 
 def sealed(thought: str) -> str:
-    """Return thinking as `encrypted_content`, for agents that send that back instead of the thinking."""
+    """Encode thinking as `encrypted_content`, for agents that send that back instead of the thinking."""
     return _OPAQUE + base64.b64encode(thought.encode()).decode()
 
 
 def opened(sent: str) -> str:
-    """Return the thinking in an `encrypted_content`, or '' if another server created it."""
+    """Decode the thinking in an `encrypted_content`. Return '' if another server created it."""
     if not sent.startswith(_OPAQUE):
         return ""
     try:
@@ -183,7 +183,7 @@ def references_of(sent: str | Sequence[Raw]) -> dict[str, str]:
 
 
 def items_of(sent: str | Sequence[Raw], earlier: Earlier) -> list[Raw]:
-    """Return the items of an input, with each reference replaced by its item."""
+    """Return the items in an input, with each reference replaced by the item it refers to."""
     if isinstance(sent, str):
         return [Raw(msgspec.json.encode({"type": "message", "role": "user", "content": sent}))]
     return [
@@ -195,10 +195,10 @@ def items_of(sent: str | Sequence[Raw], earlier: Earlier) -> list[Raw]:
 def messages_of(
     instructions: str | None, sent: str | Sequence[Raw], earlier: Earlier = NOTHING
 ) -> tuple[Message, ...]:
-    """Return the input for the engine, after the conversation that it continues. Raises Refusal.
+    """Return the messages for the engine: the conversation that the input continues, then the input.
 
-    Consecutive thinking, text and calls form one message. So do the instructions and the first system and
-    developer messages, because many templates take only one system message.
+    Consecutive thinking, text and calls are merged into one message. So are the instructions and the first
+    system and developer messages, because many templates accept only one system message. Raises Refusal.
     """
     found: list[Message] = []
     system = [instructions] if instructions else []
@@ -211,7 +211,7 @@ def messages_of(
 
 
 def _located(sent: str | Sequence[Raw], earlier: Earlier) -> Iterator[tuple[str, Raw]]:
-    """Yield all items of a conversation, each with its path."""
+    """Yield all items in a conversation, each with its path."""
     yield from (("previous_response_id", item) for item in earlier.items)
     yield from ((f"input[{at}]", item) for at, item in enumerate(items_of(sent, earlier)))
 

@@ -1,7 +1,7 @@
 """The body of POST /v1/responses, and its tools: functions, namespaces of functions, and free-text tools.
 
-The model sees only functions. The server runs `file_search` once, before the answer. OpenAI's other hosted
-tools (web search, ...) are left out: agents send them to every server, and can do without them.
+The model sees only functions. The server itself runs `file_search` once, before the answer. OpenAI's other
+hosted tools (such as web search) are dropped: agents send them to every server, and can do without them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FunctionToolParam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CustomToolParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that takes free text; a grammar in `format` is described to the model."""
+    """A tool that takes free text. A grammar in `format` is described to the model."""
 
     type: Literal["custom"]
     name: ToolName
@@ -85,7 +85,7 @@ class NamespaceParam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A document search for the user's last message, before the answer."""
+    """A document search for the user's last message, which runs before the answer."""
 
     type: Literal["file_search"]
     vector_store_ids: Annotated[
@@ -104,13 +104,13 @@ class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Toolbox:
-    """The tools of one request, and the client's names for them."""
+    """The tools in one request, and the names that the client uses for them."""
 
     tools: tuple[Tool, ...] = ()
     custom: frozenset[str] = frozenset()
-    """The names of free-text tools."""
+    """The names of the free-text tools."""
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The namespace and short name of each function in a namespace, by the name that the model sees."""
+    """The namespace and short name of each function in a namespace, keyed by the name that the model sees."""
     search: AskedDocuments | None = None
     """The documents that `file_search` names."""
 
@@ -120,7 +120,7 @@ class Toolbox:
 
 
 def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
-    """Return the tools for the engine. Raises Refusal."""
+    """Return the tools in the form that the engine expects. Raises Refusal."""
     box = Toolbox()
     found: list[Tool] = []
     custom = set()
@@ -184,15 +184,15 @@ ToolParam = Annotated[
 
 
 class AnyText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """Any text."""
+    """Allows any text."""
 
 
 class AnyObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
-    """Any JSON object."""
+    """Allows any JSON object."""
 
 
 class SchemaFormat(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
-    """JSON that follows a schema, with or without `strict`."""
+    """Requires JSON that conforms to a schema, with or without `strict`."""
 
     name: str = ""
     schema: SchemaText | UnsetType = UNSET
@@ -218,7 +218,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool to call or, for allowed_tools, the tools that can be called."""
+    """The tool that must be called or, for allowed_tools, the tools that may be called."""
 
     type: str
     name: ToolName | None = None
@@ -235,7 +235,7 @@ class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of /v1/responses/input_tokens: what the model is given."""
+    """The body of /v1/responses/input_tokens: everything that the model reads."""
 
     model: Model = None
     input: Annotated[
@@ -270,12 +270,12 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Paths of fields without effect: items and tools for hosted services."""
+        """Paths of fields that have no effect: items and tools for hosted services."""
         tools = (f"tools[{at}]" for at, tool in enumerate(self.tools or ()) if _kind(tool, at) not in _KINDS)
         return (*ignored_items(self.input or ""), *tools)
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         if self.conversation is not None:
             raise Refusal(
                 "Conversations are not stored here: send the whole conversation as input.",
@@ -327,7 +327,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _mode(mode: str | None, box: Toolbox) -> str:
-        """Return whether a call is required. It is not if the only tool is a search, which runs by itself."""
+        """Return whether a call is required. It is not if the only tool is a search: the server runs it."""
         return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:
@@ -383,7 +383,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     ] = None
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
-        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        """Return the request to the engine, without the parts that depend on the model. Raises Refusal."""
         wants_logprobs = self.top_logprobs or "message.output_text.logprobs" in (self.include or ())
         return msgspec.structs.replace(
             super().engine_request(box, earlier),

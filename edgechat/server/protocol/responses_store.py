@@ -1,4 +1,4 @@
-"""Responses, as returned to clients and as stored for `previous_response_id` and `item_reference`."""
+"""Responses, as returned to clients, and as stored for `previous_response_id` and `item_reference`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     summary: list[Any] = []
     content: list[OutputThought]
     encrypted_content: str | UnsetType = UNSET
-    """The thinking in the form that some clients send back; only if requested."""
+    """The thinking in the form that some clients send back. Only set if requested."""
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
@@ -93,13 +93,13 @@ class FoundText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputSearch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="file_search_call"):
-    """A document search, carried out before the answer."""
+    """A document search that was run before the answer."""
 
     id: str
     status: ItemStatus
     queries: list[str]
     results: list[FoundText] | None = None
-    """The passages, if requested."""
+    """The passages, if the client requested them."""
 
 
 OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall | OutputSearch
@@ -112,7 +112,7 @@ class OutputDetails(msgspec.Struct, frozen=True):
 
 
 class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The token counts of a response."""
+    """The token counts for a response."""
 
     input_tokens: int
     input_tokens_details: PromptDetails
@@ -135,7 +135,7 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """A response: what the model wrote, and what the request asked for."""
+    """A response: what the model wrote, and the options in the request."""
 
     id: str
     object: Literal["response"] = "response"
@@ -156,7 +156,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Any
     service_tier: Literal["default"] = "default"
     store: bool = False
-    """Whether the response is stored or, while it is in progress, whether it will be."""
+    """Whether the response is stored or, while it is still in progress, whether it will be."""
     temperature: float | None = None
     text: Any
     tool_choice: Any
@@ -167,13 +167,13 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     usage: ResponseUsage | None = None
     user: str | None = None
     truncated: int | UnsetType = UNSET
-    """Extension: the number of turns left out, if truncation is auto."""
+    """Extension: the number of turns left out, if `truncation` is "auto"."""
     sources: list[SourceBody] | UnsetType = UNSET
     """Extension: the sources of the passages that the model was given."""
 
 
 class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of tokens that the model reads for an input."""
+    """The number of tokens that the model reads for a given input."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
@@ -186,7 +186,7 @@ _LOG = logging.getLogger(__name__)
 _OPTION = "`edgechat serve --store-responses` stores them."
 _SHOWN = 80
 _PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
-"""Prefixes of the ids given to items, by type."""
+"""Prefixes of the ids given to items, keyed by the type of item."""
 
 
 class ResponseQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +206,7 @@ class ItemsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a deletion."""
+    """The answer to a request to delete a response."""
 
     id: str
     object: Literal["response"] = "response"
@@ -224,19 +224,20 @@ class InputItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredResponses:
-    """Gives access to stored responses. Without a store, requests that need one are refused."""
+    """Gives access to stored responses. If there is no store, requests that need one are refused."""
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
 
     def keeper(self, wanted: bool | None) -> Keep | None:
-        """Return a function that stores a response, or None if it should not be stored."""
+        """Return the function that stores a response, or None if the response should not be stored."""
         return None if self._store is None or wanted is False else self._keep
 
     async def earlier(self, previous: str | None, references: Mapping[str, str]) -> Earlier:
-        """Return the items of earlier responses that a request refers to.
+        """Return the items from earlier responses that a request refers to.
 
-        references: see `references_of`. Raises Refusal, PromptTooLong, and StoreError if they cannot be read.
+        references: see `references_of`. Raises Refusal, PromptTooLong, and StoreError if the items cannot be
+        read.
         """
         if previous is None and not references:
             return NOTHING
@@ -275,7 +276,7 @@ class StoredResponses:
         return DeletedResponse(id=response_id)
 
     async def input_items(self, response_id: str, query: ItemsQuery) -> InputItems:
-        """Return input items of a stored response. Raises Refusal and StoreError."""
+        """Return input items from a stored response. Raises Refusal and StoreError."""
         items = await self._of(response_id, ResponseStore.input_items)
         if query.order == "desc":
             items.reverse()
@@ -317,7 +318,7 @@ class StoredResponses:
             ) from error
 
     async def _of(self, response_id: str, method: Callable[[ResponseStore, str], Awaitable[T]]) -> T:
-        """Call a method of the store with a response id. Raises Refusal if there is no such response."""
+        """Call a method of the store with a response's id. Raises Refusal if there is no such response."""
         if self._store is None:
             raise _no_response(response_id, f" Responses are not stored here; {_OPTION}")
         try:
@@ -327,9 +328,9 @@ class StoredResponses:
 
 
 def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) -> StoredResponse:
-    """Return the record of a response.
+    """Return the record to store for a response.
 
-    created: seconds since 1970. sent: the items of the response's own input.
+    created: seconds since 1970. sent: the items in the response's own input.
     """
     return StoredResponse(
         id=response.id,
@@ -343,7 +344,7 @@ def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) 
 
 
 def stored_items(sent: Sequence[Raw]) -> tuple[StoredItem, ...]:
-    """Return input items in the form for storing. Items without an id get one."""
+    """Return input items in the form in which they are stored. Items without an id get one."""
     used: set[str] = set()
     return tuple(_with_id(item, used) for item in sent)
 
