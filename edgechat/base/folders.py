@@ -41,7 +41,7 @@ class FolderContents:
     come later.
     """
     unread: list[str] = field(default_factory=list)
-    """Folders whose entries are missing or incomplete: unreadable, or reached when the walk ended early."""
+    """Folders whose entries are missing or incomplete: they are unreadable, or the walk ended early."""
     is_complete: bool = True
     """False if the walk ended early, or skipped folders that are nested too deeply."""
 

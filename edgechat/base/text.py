@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-# C0 without tab and newline, DEL, and C1: characters that can begin an escape sequence or move the cursor.
+# C0 without tab and newline, DEL, and C1: characters that can start an escape sequence or move the cursor.
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 # Characters that change the direction of text: U+061C, U+200E, U+200F, embeddings, overrides and isolates.
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"

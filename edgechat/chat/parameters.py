@@ -140,7 +140,7 @@ async def _switch_documents(session: ChatSession, conversation: Adjustable, argu
 
 
 def is_folder_of_documents(argument: str) -> bool:
-    """Return whether an argument to /docs is a path rather than the name of a collection. Blocks."""
+    """Return whether an argument to /docs is a path, not the name of a collection. Blocks."""
     from edgechat.documents import registry
 
     return bool(argument) and argument not in registry.names() and path_exists(argument, or_folder=True)

@@ -233,7 +233,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """Selects the branch shown: the one from this turn to its latest descendant. None: the latest branch."""
+    """Selects the branch shown: through this turn to its latest descendant. None for the latest branch."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
 

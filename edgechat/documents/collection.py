@@ -267,7 +267,7 @@ class Collection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all changes made inside the context, or none of them."""
+        """Write all changes made in the `with` block, or none of them."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -55,7 +55,7 @@ class SearchModel:
         self._closed = False
 
     async def close(self) -> None:
-        """Stop the worker and cancel all calls."""
+        """Stop the worker and end all calls."""
         self._closed = True
         if self._engine is not None:
             await self._engine.close()

@@ -50,7 +50,7 @@ def passages_of(text: str, *, is_code: bool = False) -> Iterator[Passage]:
     """Yield the passages of a document in order, except blank ones.
 
     A passage ends where its section ends or, if that is too long, at a blank line, or else at the end of a
-    line or sentence. is_code: sections begin with definitions instead of headings.
+    line or sentence. is_code: sections start with definitions instead of headings.
     """
     for number, section in enumerate(_joined(_sections(text.split("\n"), is_code=is_code))):
         for start, end, part in _parts(section):

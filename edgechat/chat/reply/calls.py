@@ -43,7 +43,7 @@ class ToolAccess:
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """Event: the model has written a call, or a call has started or ended. Sent between requests."""
+    """Event: the model has written a call, or a call has started or ended. Comes between requests' events."""
 
     turn_id: str
     """The id of the reply's turn."""
@@ -116,7 +116,7 @@ class RoundOfCalls:
                     tasks.create_task(self._run(use))
 
     def _groups(self) -> Sequence[Sequence[ToolUse]]:
-        """Return the calls in order, grouped so that each group can run concurrently."""
+        """Return the calls in order, grouped so that the calls in a group can run concurrently."""
         groups: list[list[ToolUse]] = []
         was_reading = False
         for use in self._uses:

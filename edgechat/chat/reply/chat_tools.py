@@ -103,7 +103,7 @@ def missing_tool(problem: EdgechatError) -> str:
 def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
     """Parse the tool names that a user typed: 'calculator, files:~/notes'. Raises ToolError, DocumentError.
 
-    The path of a folder can contain spaces but no commas; it is made absolute.
+    The path of a folder can contain spaces but not commas, and is converted to an absolute path.
     """
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     offered = [server.name for server in known]

@@ -55,7 +55,7 @@ def _attached(column: str) -> str:
     return f"coalesce((SELECT group_concat({each}, char(10)) FROM json_each({column})), '')"
 
 
-# prefix = '1': without an index of first letters, every search would begin by joining a tenth of all words.
+# prefix = '1': without an index of first letters, every search would start by joining a tenth of all words.
 # content = '': the index stores no text, so removing a turn from it needs the text that was inserted.
 # `number` is a turn's rowid in the index, because an undeclared rowid may change. A turn gets it when it is
 # added to the index, once it is no longer streaming. System prompts are not searched.
