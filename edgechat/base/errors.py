@@ -261,7 +261,7 @@ class EngineError(EdgechatError):
 
 
 class LoadFailed(EngineError):
-    """llama.cpp refused the model."""
+    """llama.cpp refused to load the model."""
 
     exit_code = 1
 

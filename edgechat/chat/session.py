@@ -196,7 +196,7 @@ class ChatSession:
         return self.plan.projector is not None and self.plan.projector.vision
 
     async def check_sees(self) -> None:
-        """Raise CannotSee if the model does not accept images. Also raises the errors of `engine`."""
+        """Raise CannotSee if the model does not accept images. Also raises whatever `engine` raises."""
         engine = await self.engine()
         if self.sees is None:
             await engine.start()

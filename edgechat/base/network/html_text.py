@@ -172,6 +172,6 @@ def page_text(html: str) -> str:
 
 
 def main() -> None:
-    """In a child: answer HTML with its text."""
+    """In a child: convert HTML requests to text."""
     limit_memory(_MEMORY)
     answer(lambda html: page_text(html.decode()).encode("utf-8", "replace"))

@@ -193,7 +193,7 @@ def export_to_file(conversation: Conversation, name: str) -> Path:
 
 
 def write_chat(conversation: Conversation, path: Path, *, as_json: bool, force: bool = False) -> None:
-    """Write a conversation to a file. Markdown links to images in a folder beside it; JSON contains them.
+    """Write a conversation to a file. Markdown links to images in a folder next to it; JSON contains them.
 
     force: overwrite an existing file. Raises NotWritten.
     """

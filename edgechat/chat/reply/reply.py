@@ -234,7 +234,7 @@ class ReplyLoop:
         self.finished: Finished | None = None
         """How the last request ended."""
         self.is_complete = False
-        """Whether the reply has ended by itself."""
+        """Whether the reply has ended on its own."""
         self.begun = False
         """Whether any event has arrived."""
         self.engine = engine
