@@ -1,4 +1,4 @@
-"""Deadlines for work that may hang, such as name resolution and slowly dripping responses."""
+"""Deadlines for work that may hang, such as resolving names or reading a response that trickles in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The work ran out of time. stalled: whether it made no progress, rather than being too slow."""
+    """The work ran out of time.
+
+    stalled: True if it had stopped making progress, False if it was just too slow.
+    """
 
     def __init__(self, seconds: float, *, stalled: bool) -> None:
         super().__init__(f"no data for {seconds:g} s" if stalled else f"not finished after {seconds:g} s")
@@ -30,14 +33,14 @@ class ProgressWatch:
         self.abandoned = False
 
     def beat(self) -> None:
-        """Record progress. Raises OutOfTime, to end the work, if nobody is waiting any more."""
+        """Record progress. Raises OutOfTime if nobody is waiting for the result, so that the work stops."""
         if self.abandoned:
             raise OutOfTime(0, stalled=False)
         self.last_progress = time.monotonic()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Suspend the deadline, such as for a slow disk. Raises like `beat`."""
+        """Suspend the deadline, for example for a slow disk. Raises OutOfTime, as `beat` does."""
         self.beat()
         self.last_progress = math.inf
         try:
@@ -50,7 +53,7 @@ def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) 
     """Run `work` in a thread and return its result, or raise its exception.
 
     Raises OutOfTime after `seconds` (math.inf: no limit), or after `idle` seconds without a `beat`. The
-    daemon thread is then left to end by itself.
+    daemon thread is then left to finish on its own.
     """
     watch, outcome = ProgressWatch(), Future[T]()
 

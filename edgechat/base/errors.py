@@ -1,7 +1,7 @@
-"""The exceptions that edgechat raises, in one tree below EdgechatError.
+"""The exceptions that edgechat raises, all derived from EdgechatError.
 
-Other exceptions are converted to one of these where they arise. The command line and the app print
-`message` and `hint` in one place each.
+Other exceptions are converted to one of these where they occur. The command line and the app each print
+`message` and `hint` in a single place.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class EdgechatError(Exception):
-    """The base class: `message` says what happened and why, `hint` what to do next."""
+    """The base class: `message` says what happened and why, `hint` says what to do next."""
 
     exit_code: ClassVar[int] = 1
 
@@ -21,7 +21,7 @@ class EdgechatError(Exception):
 
 
 class ModelNotFound(EdgechatError):
-    """No file and no model in the catalogue has that name."""
+    """No file and no model in the catalogue has this name."""
 
 
 class ModelFileError(EdgechatError):
@@ -39,7 +39,7 @@ class OptionWithoutEffect(EdgechatError):
 
 
 class NotADraft(EdgechatError):
-    """A model cannot draft: it is not smaller, or differs in vocabulary or format, or lacks layers for it."""
+    """A model cannot draft: it is not smaller, has another vocabulary or format, or lacks the layers."""
 
 
 class BackendMissing(EdgechatError):
@@ -47,7 +47,7 @@ class BackendMissing(EdgechatError):
 
 
 class EngineMissing(EdgechatError):
-    """The program that should run a model is not installed, or not where settings.toml says."""
+    """The program that should run a model is not installed, or is not where settings.toml says."""
 
 
 class DryRunFailed(EdgechatError):
@@ -59,7 +59,7 @@ class PromptTooLong(EdgechatError):
 
 
 class BadRequest(EdgechatError):
-    """The request is not valid, or not for this model."""
+    """The request is not valid, or not suitable for this model."""
 
 
 class WrongKind(BadRequest):
@@ -75,7 +75,7 @@ class NotAnAdapter(BadRequest):
 
 
 class QueueFull(EdgechatError):
-    """Too many requests are waiting for the model; `seconds` is the recommended time before a retry."""
+    """Too many requests are waiting for the model; `seconds` is how long to wait before retrying."""
 
     def __init__(self, message: str, *, hint: str | None = None, seconds: int = 1) -> None:
         super().__init__(message, hint=hint)
@@ -91,7 +91,7 @@ class SchemaError(BadRequest):
 
 
 class TemplateError(EdgechatError):
-    """The model's chat template failed, looped or grew without bound."""
+    """The model's chat template failed, looped, or produced unbounded output."""
 
 
 class SwitchUnknown(EdgechatError):
@@ -115,7 +115,7 @@ class StoreUnwritable(StoreError):
 
 
 class ResponseNotFound(StoreError):
-    """No stored response, or item in one, has that `id`."""
+    """No stored response, or item in one, has this `id`."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"{id} is not stored, or no longer.")
@@ -151,7 +151,7 @@ class ReaderLost(DocumentError):
 
 
 class CannotSee(EdgechatError):
-    """A question has images, but the model takes none."""
+    """A question contains images, but the model does not accept any."""
 
 
 class MediaError(EdgechatError):
@@ -183,7 +183,7 @@ class EditorError(EdgechatError):
 
 
 class ChatBusy(EdgechatError):
-    """A reply is being generated, and the operation would change what it answers."""
+    """A reply is being generated, and the operation would change the question it answers."""
 
 
 class NotAChat(EdgechatError):
@@ -203,7 +203,7 @@ class NotImported(EdgechatError):
 
 
 class NotQuantized(EdgechatError):
-    """A model cannot be quantized, or not to that level, size or loss."""
+    """A model cannot be quantized at all, or not to the requested level, size or maximum loss."""
 
 
 class HubError(EdgechatError):
@@ -231,11 +231,11 @@ class RateLimited(HubError):
 
 
 class OfflineMode(HubError):
-    """The network is needed, and edgechat is offline."""
+    """The network is needed, but edgechat is offline."""
 
 
 class HubAnswerError(HubError):
-    """The hub sent an answer that is invalid or too large."""
+    """The hub sent a response that is invalid or too large."""
 
 
 class RemoteFileChanged(HubError):
@@ -261,7 +261,7 @@ class EngineError(EdgechatError):
 
 
 class LoadFailed(EngineError):
-    """llama.cpp refused the model."""
+    """llama.cpp refused to load the model."""
 
     exit_code = 1
 
@@ -275,7 +275,7 @@ class ServerRefused(LoadFailed):
 
 
 class WorkerRefused(ServerRefused):
-    """Another machine cannot be reached by ssh, lends nothing, or has a different llama.cpp."""
+    """Another machine cannot be reached by ssh, does not lend memory, or has a different llama.cpp."""
 
 
 class RemoteUnreachable(LoadFailed):
@@ -283,11 +283,11 @@ class RemoteUnreachable(LoadFailed):
 
 
 class RemoteDenied(LoadFailed):
-    """A remote engine requires a key, or rejected the one it was given."""
+    """A remote engine requires a key, or rejected the one it was sent."""
 
 
 class RemoteFailed(EngineError):
-    """A remote engine failed during a request, or its answer is invalid or endless."""
+    """A remote engine failed during a request, or sent a reply that was invalid or never ended."""
 
 
 class DecodeFailed(EngineError):
@@ -319,7 +319,7 @@ class RequestRefused(EngineError):
 
 
 def by_name(name: str) -> type[EdgechatError]:
-    """Return the class of that name, or EngineError for a name that is not in the tree."""
+    """Return the class with this name, or EngineError if there is none."""
     candidate = globals().get(name)
     if isinstance(candidate, type) and issubclass(candidate, EdgechatError):
         return candidate

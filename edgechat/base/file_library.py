@@ -1,6 +1,6 @@
-"""Folder of images or sounds, each stored once under the hash of its bytes.
+"""A folder of images or sounds, each stored once and named after the hash of its bytes.
 
-DIGEST.png (.wav, ...) is the original file, readable by its owner only. DIGEST.json describes it, so that
+DIGEST.png (.wav, ...) is the original file, readable only by its owner. DIGEST.json describes it, so that
 looking it up does not require decoding it.
 """
 
@@ -25,7 +25,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 _MOST_FACTS = 1024
 """Maximum size of a DIGEST.json, in bytes."""
 _NEW = 3600.0
-"""Seconds for which a file counts as new: the message that it belongs to may not be saved yet."""
+"""How many seconds a file counts as new: the message that it belongs to may not be saved yet."""
 
 
 class Facts(Protocol):
@@ -50,7 +50,7 @@ AnyFile = TypeVar("AnyFile", bound=StoredFile)
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A library's file on disk."""
+    """A file in a library, as found on disk."""
 
     digest: str
     size: int
@@ -67,15 +67,15 @@ def digest_of(data: bytes) -> str:
 
 
 class FileLibrary(Generic[AnyFacts, AnyFile]):
-    """Files of one kind in a folder, which is created with the first one. Processes may share it.
+    """Files of one kind in a folder, which is created when the first file is added. Processes can share it.
 
-    Methods block on the disk. Subclasses define the class attributes and `_found`.
+    Methods block on disk access. Subclasses define the class attributes and `_found`.
     """
 
     what: ClassVar[str]
     """The kind of file, for messages: 'image'."""
     extensions: ClassVar[dict[str, str]]
-    """File name extensions by format."""
+    """File name extensions, keyed by format."""
     not_stored: ClassVar[type[EdgechatError]]
     facts: type[AnyFacts]
 
@@ -106,7 +106,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         return self._found(digest, str(path), facts)
 
     def _used(self, digest: str) -> AnyFile | None:
-        """Mark a stored file as used now, and return it."""
+        """Record that a stored file was used just now, and return it."""
         file = self.get(digest)
         if file is not None:
             with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         return self._found(digest, str(path), facts)
 
     def remove(self, digest: str) -> None:
-        """Delete a file, if it is stored. Raises `not_stored` if that is not possible."""
+        """Delete a file, if it is stored. Raises `not_stored` if it cannot be deleted."""
         if _DIGEST.fullmatch(digest) is None:
             return
         for extension in (*self.extensions.values(), "json"):
@@ -150,7 +150,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
     def prune(self, keep: Collection[str]) -> None:
         """Delete all files except those in `keep` and those added within the last hour.
 
-        Raises `not_stored` if that is not possible.
+        Raises `not_stored` if a file cannot be deleted.
         """
         oldest = time.time() - _NEW
         for path, about in self._files():

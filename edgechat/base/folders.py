@@ -1,7 +1,7 @@
-"""Folder walk: lists everything in and below a folder, except what git ignores.
+"""Folder walk: lists everything in a folder and its subfolders, except what git ignores.
 
-pathspec applies the rules in `.gitignore`. `git ls-files` would also know the user's global rules, but it is
-not installed everywhere, cannot be bounded, and runs programs that an untrusted repository configures.
+pathspec applies the rules in `.gitignore`. `git ls-files` would also respect the user's global rules, but git
+is not installed everywhere, cannot be bounded, and runs programs configured by an untrusted repository.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ _MOST_PARENTS = 32
 _MOST_RULES = 1 << 16
 """Maximum size of one .gitignore, in bytes."""
 _MOST_STARS = 6
-"""Maximum number of stars in a rule: with more, its regular expression can take forever."""
+"""Maximum number of asterisks in a rule: with more, its regular expression can take forever."""
 
 
 @dataclass(slots=True)
 class FolderContents:
-    """Result of a walk."""
+    """The result of a walk."""
 
     paths: list[str] = field(default_factory=list)
-    """Relative to the folder, with slashes as separators and at the end of folders. Deeper entries come
-    later."""
+    """Paths relative to the folder, with slashes as separators and at the end of folder names. Deeper entries
+    come later.
+    """
     unread: list[str] = field(default_factory=list)
-    """Folders whose entries are missing or incomplete: they cannot be read, or the walk ended early."""
+    """Folders whose entries are missing or incomplete: they are unreadable, or the walk ended early."""
     is_complete: bool = True
-    """False if the walk ended early or skipped folders because of their depth."""
+    """False if the walk ended early, or skipped folders that are nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,10 @@ class _Rules:
 
 
 def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
-    """Return everything in and below a folder, except hidden and ignored entries.
+    """Return everything in a folder and its subfolders, except hidden and ignored entries.
 
-    Stops after `most` entries or after `seconds`. Raises OSError if the folder itself cannot be read; folders
-    below it that cannot be read count as empty.
+    Stops after `most` entries or after `seconds`. Raises OSError if the folder itself cannot be read;
+    unreadable subfolders count as empty.
     """
     contents = FolderContents()
     end = time.monotonic() + seconds
@@ -114,7 +115,7 @@ def told_size(path: Path) -> str:
 
 
 def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
-    """Yield the names of the files and folders in a folder, except links and junctions to folders."""
+    """Yield the names of the files and folders in a folder, except symlinks and junctions to folders."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
@@ -136,12 +137,12 @@ def _is_junction(entry: os.DirEntry[str]) -> bool:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a loop of links
+    except OSError:  # a loop of symlinks
         return False
 
 
 def _rules_above(folder: Path) -> _Rules:
-    """Return the rules that apply in a folder: its own and, in a repository, those of its parents."""
+    """Return the rules that apply in a folder: its own and, in a repository, those of its parent folders."""
     folder = folder.resolve()
     above = [folder, *islice(folder.parents, _MOST_PARENTS)]
     root = next((n for n, parent in enumerate(above) if (parent / ".git").exists()), 0)
@@ -163,6 +164,6 @@ def _read_rules(path: Path) -> GitIgnoreSpec | None:
     patterns = []
     for line in lines:
         if line.count("*") <= _MOST_STARS:
-            with suppress(ValueError):  # git ignores malformed rules as well
+            with suppress(ValueError):  # git also ignores malformed rules
                 patterns.append(GitIgnoreSpecPattern(line))
     return GitIgnoreSpec(patterns)

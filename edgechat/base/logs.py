@@ -1,8 +1,8 @@
 """Log files: a worker logs to its stderr, which is its log file; a front end logs to `edgechat.log`.
 
 Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users wrote: exceptions
-are logged with type and traceback, but without their text, which may quote a message. Failure to write a log
-is ignored.
+are logged with their type and traceback, but without their text, which may quote a message. Errors in writing
+a log are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from edgechat.base.errors import FolderError
 from edgechat.base.text import printable
 
 MOST_BYTES = 1 << 20
-"""Maximum size of a log file; beyond it, a front end starts a new file and a worker keeps the second half."""
+"""Maximum size of a log file; beyond it, a front end starts a new file, and a worker keeps only the second
+half.
+"""
 _BACKUPS = 2
 """Number of older files that a front end keeps."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -30,7 +32,7 @@ _OURS = logging.getLogger("edgechat")
 
 
 class _Formatter(logging.Formatter):
-    """Formats exceptions independently of what another handler has cached in the record."""
+    """Formats exceptions itself, ignoring what another handler may have cached in the record."""
 
     def __init__(self, form: str, exceptions: Literal["none", "traceback", "text"]) -> None:
         super().__init__(form, None if form is _FORMAT else _DAY)
@@ -58,7 +60,7 @@ class _Formatter(logging.Formatter):
 
 
 class _FrontEndHandler(logging.Handler):
-    """Writes `edgechat.log`, shared with other processes; opens it at the first record."""
+    """Writes `edgechat.log`, which is shared with other processes; opens it for the first record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +106,7 @@ class _WorkerHandler(logging.StreamHandler[TextIO]):
 
 
 def _shorten(fd: int) -> None:
-    """Reduce a file that is too large to its second half. It must be open for reading and appending."""
+    """Cut a file that is too large down to its second half. It must be open for reading and appending."""
     state = os.fstat(fd)
     if stat.S_ISREG(state.st_mode) and state.st_size > MOST_BYTES:
         os.lseek(fd, -MOST_BYTES // 2, os.SEEK_END)
@@ -114,20 +116,23 @@ def _shorten(fd: int) -> None:
 
 
 def to_file() -> None:
-    """In a front end: send records from edgechat's loggers, at INFO and above, to `edgechat.log`."""
+    """In a front end: send records at INFO and above from edgechat's loggers to `edgechat.log`."""
     if not any(isinstance(handler, _FrontEndHandler) for handler in _OURS.handlers):
         _install(_OURS, _FrontEndHandler())
 
 
 def to_stderr() -> None:
-    """In a worker: send all records to stderr, those from edgechat at INFO and above."""
+    """In a worker: send all records to stderr, but edgechat's own only at INFO and above."""
     handler = _WorkerHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT, "traceback"))
     _install(logging.getLogger(), handler)
 
 
 def to_terminal(*, verbose: bool, debug: bool) -> None:
-    """In a server: also print its records. verbose: at INFO and above. debug: with full exceptions."""
+    """In a server: also print records.
+
+    verbose: from INFO upwards. debug: with full exceptions.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
     handler.setFormatter(_Formatter(_BRIEF, "text" if debug else "none"))

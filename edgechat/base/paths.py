@@ -1,4 +1,4 @@
-"""edgechat's folders, in the platform's standard places or below EDGECHAT_HOME, and safe access to files."""
+"""edgechat's folders, in the platform's standard locations or below EDGECHAT_HOME, and safe file access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import platformdirs
 from edgechat.base.errors import FolderError
 
 UNFINISHED = ".part-"
-"""Prefix of the names of files that are being written."""
+"""Prefix for the names of files that are still being written."""
 _APP = "edgechat"
 _UNWRITABLE = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
 
@@ -25,7 +25,7 @@ def _folder(kind: str, default: str, *, write: bool = False) -> Path:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         if not write and error.errno in _UNWRITABLE and _is_missing(path):
-            return path  # a missing folder reads as empty, even on a full or read-only disk
+            return path  # a missing folder counts as empty, even on a full or read-only disk
         raise FolderError(
             f"edgechat cannot create its folder {path}: {error.strerror}.",
             hint="Set EDGECHAT_HOME to a folder that you may write to.",
@@ -39,7 +39,7 @@ def _folder(kind: str, default: str, *, write: bool = False) -> Path:
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether a folder certainly does not exist, and is not just hidden by an unreadable parent."""
+    """Return whether a folder definitely does not exist, and is not just hidden by an unreadable parent."""
     parents = (parent for parent in path.parents if parent.is_dir())
     return not os.path.lexists(path) and os.access(next(parents, path), os.X_OK)
 
@@ -47,7 +47,7 @@ def _is_missing(path: Path) -> bool:
 def config_dir() -> Path:
     """Return the folder for settings.toml and the user's models.toml.
 
-    It may be missing on a read-only disk, as may the other folders except `log_dir`.
+    On a read-only disk it may be missing, as may the other folders except `log_dir`.
     """
     return _folder("config", platformdirs.user_config_dir(_APP, appauthor=False))
 
@@ -63,15 +63,15 @@ def log_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder for results that can be measured or computed again."""
+    """Return the folder for results that can be measured or computed again if they are lost."""
     return _folder("cache", platformdirs.user_cache_dir(_APP, appauthor=False))
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """Return the contents of a regular file of at most `most` bytes.
 
-    Raises OSError, including for longer files, pipes and devices, which might never end. The text of the
-    error then completes "cannot be read:".
+    Raises OSError, also for longer files and for pipes and devices, which might never end. The error's text
+    then completes "cannot be read:".
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:

@@ -1,4 +1,4 @@
-"""SQLite files: splitting scripts into statements, and what still works on full or read-only disks."""
+"""SQLite files: splitting scripts into statements, and coping with full or read-only disks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def remedy(why: str) -> str:
 def open_read_only(path: Path, *, seconds: float) -> sqlite3.Connection:
     """Open a file and its -wal without writing anything. Raises sqlite3.Error.
 
-    The connection may be used in any thread. Waits up to `seconds` for other programs' locks.
+    The connection can be used in any thread. Waits up to `seconds` for other programs' locks.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     db = _open(uri, seconds)
@@ -49,7 +49,7 @@ def open_read_only(path: Path, *, seconds: float) -> sqlite3.Connection:
         db.close()
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             raise
-        # No -shm can be created, so nobody writes to the file, and it needs no locks.
+        # No -shm can be created, so nobody is writing to the file, and it needs no locks.
         if not path.with_name(f"{path.name}-wal").exists():
             return _open(f"{uri}&immutable=1", seconds)
         db = _open(f"{uri}&vfs={'win32' if os.name == 'nt' else 'unix'}-none", seconds)
@@ -62,7 +62,7 @@ def _open(uri: str, seconds: float) -> sqlite3.Connection:
 
 
 def statements_of(script: str) -> Iterator[str]:
-    """Yield the statements of a script, each ending at a line end; triggers contain several semicolons."""
+    """Yield the statements in a script, each ending with a line; triggers contain several semicolons."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

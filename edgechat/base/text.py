@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-# C0 without tab and newline, DEL, and C1: characters that can begin an escape sequence or move the cursor.
+# C0 without tab and newline, DEL, and C1: characters that can start an escape sequence or move the cursor.
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 # Characters that change the direction of text: U+061C, U+200E, U+200F, embeddings, overrides and isolates.
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-# Line ends that terminals do not know; surrogates, which cannot be encoded.
+# Line separators that terminals do not recognize, and surrogates, which cannot be encoded.
 _SEPARATORS, _SURROGATES = "\u2028\u2029", "\ud800-\udfff"
 _INVISIBLE = re.compile(f"[{_CONTROL}{_BIDI}{_SEPARATORS}{_SURROGATES}]")
 _DIRECTION = re.compile(f"[{_BIDI}]")
@@ -22,10 +22,10 @@ _NOTABLE_SPEEDUP = 1.05
 
 
 def visible(text: str) -> str:
-    r"""Return `text` with each character that a terminal obeys or hides replaced by a visible one.
+    """Return `text` with characters that a terminal would obey or hide replaced by visible ones.
 
-    ESC becomes ␛; characters without a picture, such as U+202E, become �. The length stays the same; newline
-    and tab are kept.
+    ESC becomes ␛; characters without a symbol, such as U+202E, become �. The length stays the same, and
+    newlines and tabs are kept.
     """
     return _INVISIBLE.sub(_picture, text)
 
@@ -36,9 +36,9 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` without control and direction characters; newline and tab are kept.
+    """Return `text` without control and direction characters, except newlines and tabs.
 
-    Escape sequences are reduced to plain text. Each character is handled separately, so streams can be
+    Escape sequences are reduced to plain text. Each character is handled separately, so a stream can be
     filtered piece by piece.
     """
     return _INVISIBLE.sub(_plain, text)
@@ -50,7 +50,7 @@ def _plain(match: re.Match[str]) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Return whether `text` can be encoded; a file name may have bytes that are not UTF-8."""
+    """Return whether `text` can be encoded; a file name may contain bytes that are not UTF-8."""
     return _SURROGATE.search(text) is None
 
 
@@ -60,25 +60,26 @@ def encodable(text: str) -> str:
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether a file's content is binary, by git's rule: a zero byte near its beginning."""
+    """Return whether a file's content is binary by git's rule: a null byte near its beginning."""
     return b"\0" in data[:8192]
 
 
 def escaped_json(text: str) -> str:
-    r"""Return JSON `text` with every character that a terminal obeys or hides written as \uXXXX."""
+    r"""Return JSON `text` with every character that a terminal would obey or hide written as \uXXXX."""
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def flat(text: str) -> str:
     """Return `text` as one printable line, for a name or message that is shown in full.
 
-    Direction characters become �: in names they more often disguise something than serve a language.
+    Direction characters become �: in names, they are used more often to disguise something than to write a
+    language.
     """
     return printable(_DIRECTION.sub("�", text)).replace("\n", " ").replace("\t", " ")
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Return `text` like `flat`, with single spaces, cut to `limit` characters."""
+    """Flatten `text` as `flat` does, collapse its spaces, and cut it to `limit` characters."""
     line = " ".join(flat(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -124,7 +125,7 @@ def seconds(n: float) -> str:
 
 
 def local_time(at: float) -> datetime:
-    """Return the local time of a POSIX timestamp, or of 1970 if it is out of range."""
+    """Return the local time for a POSIX timestamp, or the start of 1970 if it is out of range."""
     from datetime import datetime  # 2 ms, not needed at startup
 
     try:

@@ -26,12 +26,12 @@ MOST = 20
 MOST_BYTES = 4 * 2**20
 """Maximum size of a file."""
 _MOST_LISTED = 400
-"""Maximum number of entries in a folder listing, some 5,000 tokens."""
+"""Maximum number of entries in a folder listing (about 5,000 tokens)."""
 _LISTING_SECONDS = 2.0
 
 
 def read(path: str) -> Attachment:
-    """Return a text file, or a listing of a folder, as an attachment. Blocks.
+    """Return a text file or a folder listing as an attachment. Blocks.
 
     Raises AttachmentError.
     """
@@ -65,7 +65,7 @@ def of_text(name: str, text: str) -> Attachment:
 
 
 def _listing(folder: Path) -> str:
-    """List what is in a folder and below it, with file sizes. Raises OSError."""
+    """List a folder's contents recursively, with file sizes. Raises OSError."""
     from edgechat.base.folders import told_size, walk  # not needed for the first frame
 
     contents = walk(folder, most=_MOST_LISTED, seconds=_LISTING_SECONDS)
@@ -87,7 +87,7 @@ def is_image(path: str) -> bool:
 
 
 def read_image(library: ImageLibrary, path: str) -> AttachedImage:
-    """Copy an image file into the library. Blocks. Raises ImageError, including if it cannot be decoded."""
+    """Copy an image file into the library. Blocks. Raises ImageError, for example if it cannot be decoded."""
     try:
         file = Path(path).expanduser()
     except RuntimeError as error:  # ~user does not exist
@@ -108,7 +108,7 @@ def _attached(name: str, image: Image) -> AttachedImage:
 
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"([^\"\n]+)\"|(\S+))")
 _CODE = re.compile(r"^(```+|~~~+).*?^\1", re.DOTALL | re.MULTILINE)
-"""A fenced code block, in which an @ begins a decorator."""
+"""A fenced code block: an @ inside one is a decorator, not a mention."""
 _PATH_LIKE = re.compile(r"[^()<>{}=;'\"`]*(?:/[^()<>{}=;'\"`]*|\w\.\w{1,5})")
 _AFTER_WORD = ".,;:!?)"
 
@@ -121,9 +121,9 @@ class Mention(NamedTuple):
 
 
 def mentions_in(text: str) -> Iterator[Mention]:
-    """Yield the paths mentioned in `text`, each once. Blocks.
+    """Yield each path mentioned in `text` once. Blocks.
 
-    Words that look like paths are yielded as missing if nothing is there.
+    A word that looks like a path is yielded as missing if nothing exists there.
     """
     for quoted, word in dict.fromkeys(_MENTION.findall(_CODE.sub("", text))):
         candidates = [quoted] if quoted else [word, word.rstrip(_AFTER_WORD)]
@@ -166,7 +166,7 @@ def bytes_named_in(text: str) -> int:
 
 
 def without_mention(text: str, path: str) -> str:
-    """Return `text` with a path left as a plain word, without its @ and quotation marks."""
+    """Return `text` with the @ and any quotation marks around `path` removed."""
     code = [match.span() for match in _CODE.finditer(text)]
 
     def plain(match: re.Match[str]) -> str:
@@ -190,7 +190,7 @@ def path_exists(path: str, *, or_folder: bool = False) -> bool:
 _LONG_LINES, _LONG_TEXT = 15, 2000
 _PATH_LENGTH = 4096
 _PATH = re.compile(r"""file://|['"]?(/|~|[A-Za-z]:[\\/]|\\\\)""")
-"""The beginning of a path, perhaps on Windows or in quotes."""
+"""The start of a path, which may be a Windows path or quoted."""
 
 
 def is_long(text: str) -> bool:
@@ -233,12 +233,12 @@ def _path_of(word: str) -> str:
 
 
 BYTES_PER_TOKEN = 3.0
-"""Assumed for documents; lower than in most texts, so that they fit."""
+"""Assumed for documents: lower than for most text, so that they are sure to fit."""
 _ANSWER_TOKENS = 1024
 _PASSAGES_SECONDS, _WHOLE_SECONDS = 15.0, 60.0
-"""Maximum reading times, if the speed is predicted. Whole documents get longer: they are read only once."""
+"""Time limits for reading, if the speed is predicted. Whole documents get longer: they are read only once."""
 _MOST_TOKENS = 6000
-"""Maximum size of all passages; more of them confuse rather than help."""
+"""Maximum total size of passages; more would confuse the model instead of helping it."""
 
 
 def attached_passage(given: Given) -> Attachment:
@@ -275,10 +275,10 @@ def sources_in(turns: Sequence[Turn]) -> list[PassageSource]:
 
 
 def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str, answer: int | None) -> Room:
-    """Return how much document text fits beside a question.
+    """Return how much document text fits alongside a question.
 
-    context: cells in the KV cache. turns: the turns before the question. answer: maximum tokens of the
-    answer; None if unlimited.
+    context: cells in the KV cache. turns: those before the question. answer: the token limit for the
+    answer, or None if it is unlimited.
     """
     usages = [turn.figures.usage for turn in turns if turn.figures is not None and turn.figures.usage]
     used = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else context // 32
@@ -286,7 +286,7 @@ def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str,
 
 
 def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> Room:
-    """Return how much document text fits beside `used` tokens of a chat; see `room_for`."""
+    """Return how much document text fits alongside `used` tokens of a chat; see `room_for`."""
     from edgechat.documents.library import Room  # imports SQLite
 
     wanted = min(answer or _ANSWER_TOKENS, context // 4)
@@ -300,7 +300,7 @@ def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> 
 
 
 FindImage = Callable[[str], "Image | None"]
-"""Returns the image with a digest; None if it is missing, or if the model cannot see it."""
+"""Returns the image with a given digest, or None if it is missing or the model cannot see images."""
 
 
 class ChatImages:
@@ -310,7 +310,7 @@ class ChatImages:
         self._library = library
 
     async def find(self, turns: Sequence[Turn], model: ModelInfo | None) -> FindImage:
-        """Return a function that finds the images in turns; it finds none if the model cannot see."""
+        """Return a function that finds the images in turns. If the model cannot see images, it finds none."""
         digests = {image.digest for turn in turns for image in turn.all_images}
         if not digests or model is None or not model.sees:
             return lambda _digest: None

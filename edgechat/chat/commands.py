@@ -95,7 +95,7 @@ def commands_of(front: Front) -> tuple[Command, ...]:
 
 
 def parse_command(text: str) -> tuple[str, str] | None:
-    """Return a command's name, in lower case, and its argument; None if `text` is not a command."""
+    """Return a command's lowercase name and its argument, or None if `text` is not a command."""
     match = _COMMAND.fullmatch(text.rstrip())
     return (match[1].lower(), (match[2] or "").strip()) if match else None
 

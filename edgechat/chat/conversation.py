@@ -1,6 +1,7 @@
 """A conversation: its turns, what is sent to the model, and the reply while it streams.
 
-It is one class because every operation keeps three things in step: the turns shown, all turns, and the store.
+It is one class because every operation has to keep three things in sync: the turns shown, all turns, and the
+store.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 class Conversation:
     """A chat. Turns are stored before anything is computed from them.
 
-    `ask` saves a question, and `answer` saves the reply as it streams. A reply that ends early (stopped by
-    the user, or interrupted by a crash or exit) keeps its text so far. Its state tells why it ended, and
-    `answer` continues it.
+    `ask` saves a question, and `answer` saves the reply as it streams. If a reply ends early (stopped by the
+    user, or interrupted by a crash or exit), the text generated so far is kept. Its state says why it ended,
+    and `answer` can continue it.
     """
 
     def __init__(self, store: Store, model: str, *, front: Front = "app", system: str | None = None) -> None:
@@ -62,7 +63,7 @@ class Conversation:
         self._running: ReplyLoop | None = None
         self._saver: ReplySaver | None = None
         self._removed: list[Turn] = []
-        """What `regenerate` removed from `turns`, until a reply takes its place."""
+        """The turns that `regenerate` removed from `turns`, until a new reply replaces them."""
 
     @classmethod
     async def load(
@@ -70,8 +71,8 @@ class Conversation:
     ) -> Conversation:
         """Load a stored conversation.
 
-        front: the front end that continues it. trashed: load it from the trash, only for reading. Raises
-        ChatNotFound and StoreError.
+        front: the front end that continues it. trashed: load it read-only from the trash. Raises ChatNotFound
+        and StoreError.
         """
         chat, turns = await store.load(chat_id, trashed=trashed)
         conversation = cls(store, chat.model, front=front)
@@ -81,7 +82,7 @@ class Conversation:
 
     @property
     def state_id(self) -> str | None:
-        """The id for saving KV states to disk; None if the conversation itself is not on disk."""
+        """The id for saving KV states to disk, or None if the conversation itself is not on disk."""
         return self.chat.id if self._stored and self._store.lasting else None
 
     @property
@@ -98,22 +99,22 @@ class Conversation:
 
     @property
     def settings(self) -> ChatSettings:
-        """The settings for generating replies."""
+        """The generation settings."""
         return self.chat.settings
 
     @property
     def dropped(self) -> int:
-        """How many exchanges were left out of the prompt of the last complete reply."""
+        """How many exchanges were left out of the prompt for the last complete reply."""
         usages = (turn.figures.usage for turn in reversed(self.turns) if turn.figures is not None)
         return next((usage.dropped_turns for usage in usages if usage is not None), 0)
 
     @property
     def can_continue(self) -> bool:
-        """Whether the last turn is a reply that ended early, which `answer` continues."""
+        """Whether the last turn is a reply that ended early, so that `answer` would continue it."""
         return not self.answering and bool(self.turns) and self.turns[-1].is_cut
 
     def left_out(self) -> Sequence[Turn]:
-        """Return the turns that were left out of the prompt of the last complete reply."""
+        """Return the turns that were left out of the prompt for the last complete reply."""
         return left_out(self.turns)
 
     @property
@@ -142,7 +143,7 @@ class Conversation:
         return not self.answering and bool(self.turns) and self.turns[-1].state == "streaming"
 
     async def use_model(self, model: str) -> None:
-        """Record the model that answers from now on, and the front end. Raises StoreError."""
+        """Record which model answers from now on, and which front end is used. Raises StoreError."""
         name = lasting_name(model)
         if (name, self._front) != (self.chat.model, self.chat.front):
             await self._update_chat(model=name, front=self._front)
@@ -156,12 +157,12 @@ class Conversation:
 
     @property
     def has_first_title(self) -> bool:
-        """Whether the title is still the one made from the first question."""
+        """Whether the title is still the one derived from the first question."""
         first = next((turn for turn in self.all_turns if turn.role != "system"), None)
         return first is not None and self.chat.title == title_of(first.content, first.attached)
 
     async def retitle(self, title: str) -> bool:
-        """Replace the title if it is still the one made from the first question; return whether it was.
+        """Replace the title if it is still the one derived from the first question; return whether it was.
 
         Raises StoreError.
         """
@@ -178,11 +179,11 @@ class Conversation:
         await self._update_chat(pinned=pinned)
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Change the settings for generating further replies. Raises StoreError."""
+        """Change the generation settings for future replies. Raises StoreError."""
         await self._update_chat(settings=settings)
 
     async def set_system(self, text: str | None) -> None:
-        """Change the system prompt of all branches; None or blank text removes it.
+        """Change the system prompt on all branches; None or blank text removes it.
 
         Raises StoreError and ChatBusy.
         """
@@ -202,9 +203,9 @@ class Conversation:
     ) -> Turn:
         """Save a question and return it.
 
-        images: must already be in `Store.images`. Turns that another program has added in the meantime come
-        before the question in `turns`. Raises StoreError if it cannot be saved, ChatBusy if a reply is being
-        generated here or by another program, and ChatNotFound if the chat was deleted.
+        images: must already be in `Store.images`. Any turns that another program has added in the meantime
+        are placed before the question in `turns`. Raises StoreError if it cannot be saved, ChatBusy if a
+        reply is being generated here or by another program, and ChatNotFound if the chat was deleted.
         """
         self._check_free()
         if not self._stored:
@@ -229,10 +230,10 @@ class Conversation:
         attachments: Sequence[Attachment] | None = None,
         images: Sequence[AttachedImage] | None = None,
     ) -> Turn:
-        """Save another version of a question as the end of `turns`; the old branch stays in the store.
+        """Save a new version of a question, and end `turns` with it; the old branch stays in the store.
 
         attachments, images: None keeps those of the old version. Raises StoreError, ChatNotFound, and
-        ChatBusy, including if another program is writing at the end of `turns`.
+        ChatBusy, which also covers another program writing at the end of `turns`.
         """
         self._check_free()
         self.put_back()
@@ -255,7 +256,7 @@ class Conversation:
         return turn
 
     def branches(self, turn_id: str) -> tuple[int, int]:
-        """Return the index of a turn among its versions, and their number; see `Tree.siblings`."""
+        """Return a turn's index among its versions, and how many versions there are; see `Tree.siblings`."""
         ids = [turn.id for turn in self._tree.siblings(turn_id)]
         return (ids.index(turn_id), len(ids)) if ids else (0, 1)
 
@@ -264,7 +265,7 @@ class Conversation:
         return self._tree.siblings(turn_id)
 
     async def switch(self, turn_id: str, to: int) -> None:
-        """Show the latest branch through another version of a turn, now and when the chat is reopened.
+        """Show the latest branch through another version of a turn, now and whenever the chat is reopened.
 
         Raises StoreError, ChatBusy, and ValueError if there is no version `to`.
         """
@@ -275,7 +276,7 @@ class Conversation:
         await self._show_line(siblings[to].id)
 
     async def go_to(self, turn_id: str) -> None:
-        """Show the latest branch through a turn that is not in `turns`, now and when the chat is reopened.
+        """Show the latest branch through a turn not in `turns`, now and whenever the chat is reopened.
 
         Raises StoreError, ChatNotFound if there is no such turn, and ChatBusy if a reply is being generated.
         """
@@ -318,12 +319,12 @@ class Conversation:
     ) -> AsyncGenerator[ReplyEvent, None]:
         """Stream the reply to the question at the end of `turns`, appending it there, complete or not.
 
-        A reply that ended early (`Turn.is_cut`) is continued in the same turn. It keeps its text, and stays
-        unchanged if nothing is added. access: the tools that the reply can call; None for no tools.
+        A reply that ended early (`Turn.is_cut`) is continued in the same turn. Its existing text is kept, and
+        it stays unchanged if nothing is added. access: the tools that the reply can call; None for no tools.
 
-        Raises StoreError, and the engine's errors once the text so far is saved. PromptTooLong takes back the
-        question, unless it was answered before. Callers that might stop early must close the generator
-        (`contextlib.aclosing`).
+        Raises StoreError and, once the text so far is saved, any error from the engine. On PromptTooLong, the
+        question is taken back, unless it was answered before. Callers that might stop early must close the
+        generator (`contextlib.aclosing`).
         """
         last = self.turns[-1] if self.turns else None
         if self.answering or last is None or not (last.role == "user" or last.is_cut):
@@ -363,7 +364,7 @@ class Conversation:
         self.turns, self._removed = self.turns[: at + 1], self.turns[at + 1 :]
 
     def put_back(self) -> None:
-        """Show again what `regenerate` removed, unless a reply has begun or `turns` has changed."""
+        """Restore the turns that `regenerate` removed, unless a reply has started or `turns` has changed."""
         removed, self._removed = self._removed, []
         if removed and not self.answering and self.turns and self.turns[-1].id == removed[0].parent_id:
             self.turns = [*self.turns, *removed]
@@ -371,8 +372,8 @@ class Conversation:
     async def stop(self) -> bool:
         """Stop the reply and its running tool calls, which are marked as stopped.
 
-        Returns True if the stream ends by itself. Returns False if it has not begun, for example because the
-        model is still loading; the caller should then close the stream.
+        Returns True if the stream will end by itself. Returns False if it has not started, for example
+        because the model is still loading; the caller should then close the stream.
         """
         return await self._running.stop() if self._running is not None else False
 
@@ -431,7 +432,7 @@ class Conversation:
             )
 
     async def _catch_up(self) -> None:
-        """Read the turns that another program has added.
+        """Load any turns that another program has added.
 
         Raises ChatBusy if that program is still writing, ChatNotFound and StoreError.
         """
@@ -501,7 +502,7 @@ class Conversation:
 
 
 def nothing_to_continue() -> ChatNotFound:
-    """Return the error for when `Conversation.can_continue` is false."""
+    """Return the error to raise when `Conversation.can_continue` is False."""
     return ChatNotFound(
         "There is no answer to continue.",
         hint="Only the last answer can be continued, if it was stopped, interrupted or cut off.",

@@ -28,7 +28,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Command-line options for all replies; None or empty if not set."""
+    """Command-line options that apply to all replies; None or empty if not set."""
 
     sampling: SamplingDefaults = SamplingDefaults()
     seed: int | None = None
@@ -50,13 +50,14 @@ def resolve_options(
     plan: LoadPlan | None = None,
     model: ModelInfo | None = None,
 ) -> GenerationOptions:
-    """Resolve each option: from the command line, else the chat, the settings, or the model.
+    """Resolve each option: from the command line, else from the chat, the settings, or the model.
 
-    plan, model: None if unknown. The adapters are the plan's. A chat's own adapters must first be found on
-    the disk; see `ChatSession.adapters`.
+    plan, model: None if unknown. The adapters are taken from the plan. A chat's own adapters must first be
+    looked up on disk; see `ChatSession.adapters`.
     """
     think = chat.think if options.think is None else options.think
-    # The setting applies only to models whose thinking can be switched; an explicit choice fails for others.
+    # The setting applies only to models whose thinking can be switched. For other models, an explicit choice
+    # is an error.
     if think is None and (model is None or model.can_switch_thinking):
         think = settings.think
     defaults = plan.sampling_for(think) if plan is not None else settings.sampling

@@ -1,4 +1,4 @@
-"""Choosing the first model, for all front ends."""
+"""Chooses the model to start with, for all front ends."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 DEFAULT_MODEL = "guide"
 _PREFERENCE = "model"
-"""Name of the preference for the last used model."""
+"""Name of the preference that stores the last used model."""
 _DOWNLOADS = "downloads"
-"""Name of the preference for the two downloads to resume at the next start, one per line."""
+"""Name of the preference that stores the two downloads to resume at the next start, one per line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel(Generic[T]):
-    """The chosen model, and the result of `find` for it."""
+    """The chosen model, and what `find` returned for it."""
 
     model: str
     found: T
     missing: str | None = None
-    """The configured or last used model, if it was not found and the default replaces it."""
+    """The configured or last used model, if it was not found and the default is used instead."""
     is_first: bool = False
-    """Whether no model had been chosen here before."""
+    """True if no model had been chosen here before."""
 
     @property
     def note(self) -> str | None:
@@ -48,8 +48,8 @@ async def choose_model(
 ) -> ChosenModel[T]:
     """Choose the model that the user named, else the one in settings.toml, the last used one, or the guide.
 
-    `find` is called in a thread. If it raises ModelNotFound, the guide replaces any model that the user did
-    not name; other errors are passed on.
+    `find` is called in a thread. If it raises ModelNotFound for a model that the user did not name, the guide
+    is used instead; other errors propagate.
     """
     if named is not None:
         return ChosenModel(named, await asyncio.to_thread(find, named))
@@ -69,7 +69,7 @@ async def remembered(store: Store) -> str | None:
 
 
 async def remember(store: Store, model: str) -> None:
-    """Store the model to start with next time. Raises StoreError."""
+    """Remember the model to start with next time. Raises StoreError."""
     await store.set_preference(_PREFERENCE, lasting_name(model))
 
 
@@ -79,9 +79,9 @@ def lasting_name(model: str) -> str:
 
 
 async def remember_downloads(store: Store, awaited: str, follower: str) -> None:
-    """Store the downloads to resume next time; '' for none. Raises StoreError.
+    """Remember the downloads to resume next time; '' for none. Raises StoreError.
 
-    awaited: the model that answers as soon as it is downloaded. follower: a better model to offer later.
+    awaited: the model to use as soon as it is downloaded. follower: a better model to offer later.
     """
     await store.set_preference(_DOWNLOADS, f"{awaited}\n{follower}")
 

@@ -37,13 +37,13 @@ class Adjustable(Protocol):
 
     @property
     def settings(self) -> ChatSettings:
-        """The settings for generating replies."""
+        """The generation settings."""
 
     async def set_system(self, text: str | None) -> None:
         """Set the system prompt; None removes it. Raises EdgechatError."""
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Change the settings for generating further replies. Raises EdgechatError."""
+        """Change the generation settings for future replies. Raises EdgechatError."""
 
 
 async def adjust(session: ChatSession, conversation: Adjustable, command: str, argument: str) -> str:
@@ -114,7 +114,7 @@ async def set_documents(session: ChatSession, conversation: Adjustable, names: t
 
 
 async def _switch_documents(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Switch a collection on or off, or all of them off; without an argument, list them."""
+    """Switch a collection on or off, or switch all of them off; without an argument, list them."""
     from edgechat.documents import registry
 
     known = await asyncio.to_thread(registry.names)
@@ -140,7 +140,7 @@ async def _switch_documents(session: ChatSession, conversation: Adjustable, argu
 
 
 def is_folder_of_documents(argument: str) -> bool:
-    """Return whether an argument to /docs is a path rather than the name of a collection. Blocks."""
+    """Return whether an argument to /docs is a path, not the name of a collection. Blocks."""
     from edgechat.documents import registry
 
     return bool(argument) and argument not in registry.names() and path_exists(argument, or_folder=True)
@@ -151,7 +151,8 @@ async def add_documents(
 ) -> str:
     """Read a folder or file into a collection and switch it on; return a sentence describing it.
 
-    Cancelling keeps what was read so far. on_progress: called on another thread. Raises DocumentError.
+    If this is cancelled, everything read so far is kept. on_progress: called on another thread. Raises
+    DocumentError.
     """
     from edgechat.documents import registry
 
@@ -210,7 +211,7 @@ def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
 
 
 async def _set_parameter(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Set a sampling parameter, given as `temperature 0.3`; no value, or `default`, resets it."""
+    """Set a sampling parameter, as in `temperature 0.3`; reset it if the value is missing or `default`."""
     name, _, value = argument.partition(" ")
     value = value.strip()
     fields = SamplingDefaults.__struct_fields__

@@ -1,4 +1,4 @@
-"""The parts of a conversation, as stored and as the front ends read them."""
+"""Records for the parts of a conversation, as stored and as used by the front ends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Role = Literal["system", "user", "assistant"]
 TurnState = Literal["complete", "streaming", "stopped", "interrupted", "failed"]
 """The state of a turn.
 
-streaming: a reply is being generated; stopped: the user stopped it; interrupted: the engine or the program
-ended before it was complete, and its text so far was kept; failed: it has no text.
+streaming: a reply is being generated. stopped: the user stopped it. interrupted: the engine or the program
+ended before the reply was complete, and the text so far was kept. failed: it has no text.
 """
 
 TRASH_DAYS = 30
@@ -27,7 +27,7 @@ Front = Literal["app", "run"]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a reply, stored with its turn as JSON."""
+    """Statistics on a reply, stored with its turn as JSON."""
 
     reason: FinishReason | None = None
     usage: Usage | None = None
@@ -37,7 +37,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     thinking_tokens: int = 0
     thinking_seconds: float = 0.0
     model: str = ""
-    """The name of the model that wrote the reply, or its end; '' if unknown."""
+    """The name of the model that wrote the reply, or at least the end of it; '' if unknown."""
 
     @property
     def seconds(self) -> float:
@@ -48,7 +48,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return self.timings.ttft_ms / 1000 + (max(0, self.usage.completion_tokens - 1) / tps if tps else 0.0)
 
     def followed_by(self, rest: Figures) -> Figures:
-        """Combine these figures, for the beginning of a reply, with those for the rest of it."""
+        """Combine these figures, which cover the beginning of a reply, with those for the rest of it."""
         usage, timings = rest.usage, None
         if self.usage is not None and usage is not None:
             n = self.usage.completion_tokens  # these were part of the second prompt
@@ -79,8 +79,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 ToolOutcome = Literal["open", "answered", "failed", "refused", "stopped"]
 """The outcome of a tool call.
 
-open: it is waiting for permission, or running; in a reply that has ended, it was interrupted. failed: it gave
-no answer, or an error. refused: the user did not allow it. stopped: it was not carried out, or only in part.
+open: it is waiting for permission, or running; once the reply has ended, it counts as interrupted. failed: it
+returned an error, or nothing. refused: the user did not allow it. stopped: it was not carried out, or only
+partly.
 """
 
 
@@ -91,7 +92,7 @@ class AttachedImage(msgspec.Struct, frozen=True):
     digest: str
     """Digest of the file; see `edgechat.base.images.image.Image`."""
     width: int
-    """Pixels."""
+    """In pixels."""
     height: int
 
     @property
@@ -107,7 +108,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     """The model's name for the tool."""
     arguments: str
-    """What the model wrote: JSON, or nearly."""
+    """What the model wrote: JSON, or something close to it."""
     server: str = ""
     """The tool's server; '' if the tool does not exist or is not known yet."""
     tool: str = ""
@@ -116,7 +117,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: str = ""
     """The text for the model."""
     images: tuple[AttachedImage, ...] = ()
-    """Images for a model that can see."""
+    """Images, for models that can see them."""
     seconds: float = 0.0
 
 
@@ -132,7 +133,7 @@ class ToolRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Text sent with a question: a file, a paste, or a passage of a document."""
+    """Text sent with a question: a file, a paste, or a passage from a document."""
 
     name: str
     text: str
@@ -141,7 +142,7 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of one chat; None means as in settings.toml, or as recommended for the model."""
+    """The settings of one chat; None means to use settings.toml, or what is recommended for the model."""
 
     think: bool | None = None
     """Switches the model's thinking on or off."""
@@ -177,7 +178,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str = ""
     state: TurnState = "complete"
     parent_id: str | None = None
-    """The previous turn; turns with the same parent are versions of a reply or a question."""
+    """The previous turn; turns with the same parent are versions of the same reply or question."""
     created_at: float
     """Seconds since 1970, UTC."""
     figures: Figures | None = None
@@ -187,7 +188,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     images: tuple[AttachedImage, ...] = ()
     """Sent to the model before the attachments."""
     rounds: tuple[ToolRound, ...] = ()
-    """The parts of a reply before the last, which is in `thinking` and `content`."""
+    """All parts of a reply except the last, which is in `thinking` and `content`."""
 
     @property
     def attached(self) -> tuple[AttachedImage | Attachment, ...]:
@@ -196,7 +197,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_images(self) -> tuple[AttachedImage, ...]:
-        """The images in a question, or in all tool results of a reply."""
+        """The images in a question, or in all of a reply's tool results."""
         uses = (use for part in self.rounds for use in part.uses)
         return (*self.images, *(image for use in uses for image in use.images))
 
@@ -223,7 +224,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The name of the model that answered last."""
     date: str
-    """The date when it began (ISO), which the template prints even in later turns."""
+    """The date it was started (ISO); the template prints this date in later turns too."""
     created_at: float
     updated_at: float
     front: Front = "app"
@@ -232,7 +233,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """A turn on the branch being shown, which ends with its latest descendant; None: the latest branch."""
+    """Selects the branch shown: through this turn to its latest descendant. None for the latest branch."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
 
@@ -255,13 +256,13 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: Chat
     turn_id: str
-    """The turn that contains the words; '' if it is the chat's title."""
+    """The turn that contains the words; '' if they are in the chat's title."""
     role: Role
     created_at: float
     snippet: str
     """A printable line of text around the words."""
     marks: tuple[tuple[int, int], ...]
-    """Spans of the words in the snippet: (start, end) in characters, ordered and without overlap."""
+    """Spans of the words in the snippet: (start, end) in characters, in order and not overlapping."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +270,6 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: Chat
     prefix: str
-    """The shortest unique prefix of its id, but at least eight characters."""
+    """The shortest unique prefix of its id, at least eight characters long."""
     n_messages: int
-    """Number of questions and replies, counting all versions of one as one."""
+    """Number of questions and replies; several versions of one count once."""

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 _TITLE_TOKENS = 32
 _MOST_EMBEDDED = 32
-"""Maximum number of changed passages embedded before a question; `embed_documents` does the rest."""
+"""Maximum number of changed passages to embed before answering; `embed_documents` does the rest."""
 SAVE_SECONDS = 2.0
-"""Seconds that closing waits for KV states to be saved; unsaved ones are computed again."""
+"""How many seconds to wait for KV states to be saved when closing; unsaved ones are recomputed later."""
 
 
 class Prepare(Protocol):
@@ -63,7 +63,7 @@ class Prepare(Protocol):
 
 
 class MakeEngine(Protocol):
-    """Makes an engine from a plan, without loading the model."""
+    """Creates an engine from a plan, without loading the model."""
 
     def __call__(
         self,
@@ -91,8 +91,8 @@ class SessionServices:
     def real(cls, request: PlanRequest | None = None) -> SessionServices:
         """Return edgechat's own services, which import the planner and the engine when called.
 
-        request: how to plan the first model; options that have no effect on it are errors. For other models,
-        they are only noted, and the adapters are used if they fit.
+        request: how to plan the first model; an option that has no effect on that model is an error. For
+        other models, such options only produce a note, and the adapters are used if they fit.
         """
         planned: list[str] = []
 
@@ -116,7 +116,7 @@ class SessionServices:
 
 
 class ChatSession:
-    """Opens the store and makes the engine on first use; after a failure, the next call tries again."""
+    """Opens the store and creates the engine on first use; after a failure, the next call tries again."""
 
     def __init__(
         self,
@@ -129,10 +129,10 @@ class ChatSession:
         needs_store: bool = False,
         prewarm: bool = True,
     ) -> None:
-        """model: from the command line; if None, `choose_model` chooses one.
+        """model: the one named on the command line; if None, `choose_model` chooses one.
 
         keep: save text and KV states to disk. needs_store: fail if the store cannot be written, because a
-        stored conversation is being continued. prewarm: compute ahead of the next question.
+        stored conversation is being continued. prewarm: compute in advance for the next question.
         """
         self.model = model
         """The name of the model, once it is known."""
@@ -142,9 +142,9 @@ class ChatSession:
         self.settings = Settings()
         """The contents of settings.toml when it was last read."""
         self.is_first_run = False
-        """Whether no model had been chosen here before."""
+        """True if no model had been chosen here before."""
         self.on_note: Callable[[str], None] = lambda _note: None
-        """Called with messages for the user: nothing is saved, a model is missing, a load was reduced."""
+        """Called with messages for the user, such as that nothing is saved, or that a model is missing."""
         self.tools = ChatTools(self.store, lambda: self.documents)
         """The model's tools, and the user's permissions."""
         self._services = services
@@ -184,9 +184,10 @@ class ChatSession:
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model accepts images, according to its plan until it is loaded.
+        """Whether the model accepts images; until it is loaded, its plan decides.
 
-        None if no model has been chosen, or if it runs on another server and its abilities are not known yet.
+        None if no model has been chosen, or if it runs on another server and its capabilities are not known
+        yet.
         """
         if self._engine is not None and self._engine.model is not None:
             return self._engine.model.sees
@@ -195,7 +196,7 @@ class ChatSession:
         return self.plan.projector is not None and self.plan.projector.vision
 
     async def check_sees(self) -> None:
-        """Raise CannotSee if the model does not accept images. Also raises the errors of `engine`."""
+        """Raise CannotSee if the model does not accept images. Also raises whatever `engine` raises."""
         engine = await self.engine()
         if self.sees is None:
             await engine.start()
@@ -205,7 +206,7 @@ class ChatSession:
             raise CannotSee(f"{name} cannot see images.", hint=self.plan.no_vision or None)
 
     async def switch_model(self, name: str) -> LoadPlan:
-        """Switch to another model; if it cannot be planned, the current one stays.
+        """Switch to another model; if it cannot be planned, keep the current one.
 
         The plan uses the memory that will be free once the current model is unloaded. Must not be called
         while a reply is running; a load in progress ends with EngineClosed. Raises EdgechatError.
@@ -325,7 +326,7 @@ class ChatSession:
     async def embed_documents(self, on_progress: Callable[[Progress], None]) -> None:
         """Embed the remaining passages while nothing else is being computed.
 
-        Cancelling keeps what was done so far.
+        If this is cancelled, everything done so far is kept.
         """
         if self._documents is not None:
             await self._documents.embed_searched(on_progress)
@@ -339,15 +340,15 @@ class ChatSession:
     ) -> AsyncGenerator[ReplyEvent, None]:
         """Stream the reply to the last question of a conversation, loading the model if necessary.
 
-        permission: decides about tool calls; if None, only harmless tools are called. on_progress: receives
-        the progress of loading the model. Raises EdgechatError; see `Conversation.answer`.
+        permission: decides which tool calls to allow; if None, only harmless tools are called. on_progress:
+        receives the progress of loading the model. Raises EdgechatError; see `Conversation.answer`.
         """
         engine = await self.engine()
         assert self.model is not None
         await conversation.use_model(self.model)
         has_images = any(turn.all_images for turn in conversation.turns)
         if engine.model is None and (has_images or self.settings.think is not None):
-            await engine.start(on_progress)  # to learn whether the model sees, and can switch its thinking
+            await engine.start(on_progress)  # to find out whether it sees images and can switch thinking
         options = self.generation_options(conversation.chat.settings)
         options = msgspec.structs.replace(options, adapters=await self.adapters(conversation.chat.settings))
         access = await self._tool_access(conversation, permission or NamedPermission(()))
@@ -447,7 +448,7 @@ class ChatSession:
 
     async def _new_engine(self, model: str, plan: LoadPlan) -> Engine:
         lasting = False
-        with suppress(EdgechatError):  # it is raised again when something is written to the store
+        with suppress(EdgechatError):  # raised again by the next write to the store
             lasting = (await self.store()).lasting
         if self._closed:
             raise EngineClosed("edgechat was closed while the model was being planned.")
@@ -482,7 +483,7 @@ def _engine(
 
 
 def cache_policy(settings: Settings, *, lasting: bool, prewarm: bool = True) -> CachePolicy:
-    """Return the worker's cache policy between replies.
+    """Return the cache policy that the worker follows between replies.
 
     lasting: whether chats, and therefore their KV states, are stored. prewarm: False if no question will
     follow.

@@ -19,9 +19,9 @@ class Tree:
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self._turns: dict[str, Turn] = {}
         self._positions: dict[str, int] = {}
-        """The order in which turns were written, by id."""
+        """The positions of turns in the order they were written, keyed by turn id."""
         self._children: dict[tuple[str | None, Role], list[str]] = {}
-        """The ids of siblings, by parent and role, in the order they were written."""
+        """The ids of siblings, keyed by parent and role, in the order they were written."""
         self._fill(turns)
 
     def __contains__(self, turn_id: str | None) -> bool:
@@ -43,7 +43,7 @@ class Tree:
         self._turns[turn.id] = turn
 
     def put_system(self, system: Turn | None) -> None:
-        """Replace the system prompt of all branches; None removes it."""
+        """Replace the system prompt on all branches; None removes it."""
         old = next((turn for turn in self.turns if turn.role == "system" and turn.parent_id is None), None)
         roots = {old.id if old else None, None}
         parent_id = system.id if system else None
@@ -62,7 +62,7 @@ class Tree:
     def line(self, turn_id: str | None) -> list[Turn]:
         """Return the branch from the root through a turn to its latest descendant.
 
-        If there is no such turn, return the branch that ends with the latest turn of all.
+        If there is no such turn, return the branch that ends with the latest turn overall.
         """
         turn = next(reversed(self._turns.values()), None)
         if turn_id in self:
@@ -108,10 +108,10 @@ class Tree:
 
 
 def left_out(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns of a branch that were left out of the prompt of its last complete reply.
+    """Return the turns of a branch that were left out of the prompt for its last complete reply.
 
     The engine reports how many exchanges were dropped. Whether the first one was kept is derived from the
-    token counts of its reply, whereas `engine.prompt.window` counts its messages. The result may be wrong if
+    token counts for its reply, whereas `engine.prompt.window` counts its messages. The result may be wrong if
     the count is within a few tokens of a quarter of the context.
     """
     replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CITATION = re.compile(r"\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\]")
 """Passage numbers in brackets: [1] or [1, 3]."""
 CITATIONS = re.compile(rf"(?<![\w\]])(?:{CITATION.pattern})+(?![(\[])")
-"""One or more of them: [1][2]. Not an index, x[1], or a link, [1](…)."""
+"""One or more citations in a row: [1][2]. Does not match an index, x[1], or a link, [1](…)."""
 _QUOTATION = re.compile(r"“([^”\n]{1,2000})”|„([^“”\n]{1,2000})[“”]|«([^»\n]{1,2000})»|\"([^\"\n]{1,2000})\"")
 _CODE = re.compile(r"^(```+|~~~+).*?(?:^\1|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LEAST_WORDS = 4
@@ -58,7 +58,7 @@ def citations_in(text: str, known: Collection[int]) -> list[Citation]:
 
 
 def quotations_in(text: str, passages: Sequence[str]) -> list[Quotation]:
-    """Return the longer quotations in a reply, each checked against the passages that the model was given."""
+    """Return the longer quotations in a reply, each checked against the passages given to the model."""
     plain: list[str] | None = None
     found: list[Quotation] = []
     for match in _QUOTATION.finditer(_without_code(text)):
@@ -96,7 +96,7 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     digest: str
     """SHA-256 of the file when it was read, in hexadecimal."""
     start: int
-    """Number of its first line in the file's text, from 1."""
+    """Number of its first line in the file's text, counting from 1."""
     end: int
     place: str = ""
     """Human-readable place: 'lines 3–10', 'page 2'; '' for a whole document."""
@@ -108,7 +108,7 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def has_changed(self) -> bool:
-        """Whether the file has changed or is gone. Reads the file."""
+        """Whether the file has been changed or deleted. Reads the file."""
         import hashlib
 
         try:
@@ -121,7 +121,8 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 def place_of(file: File, start: int, end: int, heading: str = "") -> str:
     """Return a human-readable range of lines in a file, in the file's units.
 
-    heading: the section's heading; used instead if the unit is a paragraph, since lines are not visible then.
+    heading: the section's heading; used instead if the unit is a paragraph, because lines are not visible
+    then.
     """
     if file.unit == "paragraph" and heading:
         return f"“{heading}”"

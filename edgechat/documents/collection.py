@@ -1,7 +1,7 @@
-"""Collection of documents: files, their passages and an index of all words, in one SQLite file.
+"""Collection of documents: files, their passages and a full-text index, in one SQLite file.
 
-Each file is written in one transaction, so that even if a process is killed it is stored completely or not at
-all. A collection belongs to one thread at a time.
+Each file is written in a single transaction, so that even if a process is killed it is stored completely or
+not at all. A collection belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from edgechat.documents.passages import Passage
 _VERSION = 3
 _BUSY_SECONDS = 10.0
 MOST_NAMES = 3
-"""Maximum number of names kept of files that are not read because of their kind."""
+"""How many names to keep of files that are not read because of their kind."""
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Chinese and Japanese characters, which have no spaces between words, as regular expression ranges."""
+"""Chinese and Japanese characters, which are written without spaces, as regular expression ranges."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-# The index stores no text (content = 'searched'), so triggers tell it what is removed. Porter stemming strips
-# English endings. It does other languages little harm, since it applies to questions as well.
+# The index does not store the text (content = 'searched'), so triggers tell it what is removed. Porter
+# stemming strips English endings. It does little harm to other languages, since it is applied to questions as
+# well.
 _SCHEMA = """
 CREATE TABLE roots (
     path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '', others TEXT NOT NULL DEFAULT '{}'
@@ -83,7 +84,7 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
     count: int = 0
     names: tuple[str, ...] = ()
-    """The first few names, as in `File.name`."""
+    """The first few names, in the form of `File.name`."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -93,14 +94,14 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """A message for the user, if there are any."""
+        """A message for the user about these files, if there are any."""
         if self.count == 1:
             return f"1 file is of a kind that is not read: {self.names[0]}"
         return f"{self.count:,} files are of kinds that are not read: {listed(self.names, self.count)}"
 
 
 def listed(names: Sequence[str], count: int) -> str:
-    """Return `names`, the first of `count` names, on one line."""
+    """Return `names`, the first of `count` names in total, on one line."""
     rest = f" and {count - len(names):,} more" if count > len(names) else ""
     return f"{', '.join(names)}{rest}"
 
@@ -110,15 +111,15 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     device: str
-    """Its device (st_dev) when it was last read; '' if it was not."""
+    """The device it is on (st_dev), as of when it was last read; '' if it never was."""
     files: int
-    """Number of files with text when it was last read."""
+    """Number of files with text, as of when it was last read."""
     is_file: bool
     others: OtherFiles = OtherFiles()
 
     @property
     def away(self) -> str:
-        """The message shown while it is out of reach."""
+        """The message shown while it is unavailable."""
         if not self.files:
             return f"{flat(self.path)} is not available now."
         files = f"{self.files:,} files are" if self.files > 1 else "1 file is"
@@ -131,25 +132,25 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     """The folder that the user added, or this file itself."""
     path: str
-    """Relative to the root, with slashes; '' if it is the root."""
+    """Relative to the root, with forward slashes; '' if it is the root."""
     size: int
     changed: int
     """Time of its last modification, in nanoseconds."""
     digest: str = ""
-    """SHA-256 of its bytes, in hexadecimal; '' if it could not be read and is worth another try."""
+    """SHA-256 of its bytes, in hexadecimal; '' if it could not be read but should be tried again."""
     unit: str = "line"
-    """Unit of places in it: line, page, chapter, cell, paragraph or row."""
+    """The unit in which places in it are given: line, page, chapter, cell, paragraph or row."""
     starts: tuple[int, ...] = ()
     """Number of the first line of each page, chapter or cell."""
     n_bytes: int = 0
     """Size of its text as UTF-8."""
     note: str = ""
-    """Why it is not in the collection, or only in part; '' if it is."""
+    """Why it is not in the collection, or only partly; '' if all of it is."""
     id: int = 0
 
     @property
     def location(self) -> Path:
-        """Its path on the disk."""
+        """Its path on disk."""
         return Path(self.root, self.path) if self.path else Path(self.root)
 
     @property
@@ -192,7 +193,7 @@ class Collection:
     def __init__(self, path: Path, name: str) -> None:
         """Open or create the collection's file; `edgechat.documents.registry` knows the paths.
 
-        If it cannot be written, for example because the disk is full, it can still be read.
+        If the file cannot be written, for example because the disk is full, it can still be read.
         """
         self.name = name
         self.path = path
@@ -216,7 +217,7 @@ class Collection:
         )
 
     def _connect_to_read(self) -> sqlite3.Connection:
-        """Return a read-only connection, or a copy in memory if the schema must be migrated first."""
+        """Return a read-only connection, or an in-memory copy if the schema must be migrated first."""
         db = open_read_only(self.path, seconds=_BUSY_SECONDS)
         if db.execute("PRAGMA user_version").fetchone() == (_VERSION,):
             return db
@@ -266,7 +267,7 @@ class Collection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all changes made inside the context, or none of them."""
+        """Write all changes made in the `with` block, or none of them."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -327,7 +328,7 @@ class Collection:
             self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
     def put_others(self, path: str, others: OtherFiles) -> None:
-        """Store which files below a root are not read because of their kind."""
+        """Record which files below a root are not read because of their kind."""
         with self.transaction():
             values = (msgspec.json.encode(others).decode(), path)
             self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)
@@ -344,13 +345,13 @@ class Collection:
         return [_file(row) for row in rows]
 
     def left_out(self) -> list[File]:
-        """Return the files that were not read, or not completely (see `File.note`), sorted by name."""
+        """Return the files that were not read, or only partly (see `File.note`), sorted by name."""
         with self._translated():
             query = f"SELECT {_FILE} FROM files WHERE note != '' ORDER BY root, path"
             return [_file(row) for row in self._db.execute(query)]
 
     def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
-        """Store a file with its passages, replacing its previous state."""
+        """Store a file with its passages, replacing whatever was stored for it."""
         with self.transaction():
             self._delete(file.root, file.path)
             cursor = self._db.execute(
@@ -410,7 +411,7 @@ class Collection:
             return int(self._db.execute("SELECT count(*) FROM passages").fetchone()[0])
 
     def passages(self, ids: Sequence[int]) -> list[Found]:
-        """Return the passages with these ids, in the same order, without those that no longer exist."""
+        """Return the passages with these ids in the same order, skipping those that no longer exist."""
         with self._translated():
             rows = self._db.execute(
                 f"SELECT {_PASSAGE} FROM passages WHERE id IN (SELECT value FROM json_each(?))",
@@ -425,7 +426,7 @@ class Collection:
         return [found[one] for one in ids if one in found]
 
     def section(self, found: Found, most: int) -> list[Found]:
-        """Return all passages in a passage's section, in order; [] if it exceeds `most` characters."""
+        """Return all passages in the section of `found`, in order; [] if they exceed `most` characters."""
         where, values = "WHERE file = ? AND section = ?", (found.file.id, found.section)
         with self._translated():
             (letters,) = self._db.execute(
@@ -434,7 +435,7 @@ class Collection:
         return self._passages_of(found.file, where, values) if letters <= most else []
 
     def document(self, file: File) -> list[Found]:
-        """Return all passages of a file, in order."""
+        """Return all passages in a file, in order."""
         return self._passages_of(file, "WHERE file = ?", (file.id,))
 
     def _passages_of(self, file: File, where: str, values: Sequence[int]) -> list[Found]:
@@ -443,7 +444,7 @@ class Collection:
         return [_found(row, file) for row in rows]
 
     def by_words(self, match: str, limit: int) -> list[int]:
-        """Return the ids of passages that match an FTS5 expression, ranked by BM25, the best first."""
+        """Return the ids of passages that match an FTS5 expression, ranked by BM25, best first."""
         with self._translated():
             rows = self._db.execute(
                 "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 2.0, 1.0) LIMIT ?",
@@ -462,9 +463,9 @@ class Collection:
     # Vectors.
 
     def without_vector(self, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
-        """Return the ids and texts, including headings, of passages without a vector from a model.
+        """Return the ids and texts, including headings, of passages that have no vector from a model.
 
-        Searches only ids above `after`, so that passages with a vector are not scanned each time.
+        Only ids above `after` are searched, so that passages with a vector are not scanned every time.
         """
         with self._translated():
             rows = self._db.execute(
@@ -476,7 +477,7 @@ class Collection:
         return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
 
     def count_without_vector(self, model: str) -> int:
-        """Return the number of passages without a vector from a model."""
+        """Return the number of passages that have no vector from a model."""
         with self._translated():
             (count,) = self._db.execute(
                 "SELECT count(*) FROM passages p LEFT JOIN vectors v "
@@ -486,7 +487,7 @@ class Collection:
         return int(count)
 
     def put_vectors(self, model: str, vectors: Iterable[tuple[int, bytes]]) -> None:
-        """Store vectors by passage id, except for passages that no longer exist."""
+        """Store vectors keyed by passage id, skipping passages that no longer exist."""
         with self.transaction():
             self._db.executemany(
                 "INSERT OR REPLACE INTO vectors (passage, model, vector) "
@@ -503,14 +504,14 @@ class Collection:
         return [number for number, _ in rows], b"".join(vector for _, vector in rows)
 
     def change(self) -> int:
-        """Return a number that changes whenever any program changes the file."""
+        """Return a number that changes whenever any program modifies the file."""
         with self._translated():
             (version,) = self._db.execute("PRAGMA data_version").fetchone()
         return int(version) * 2**32 + self._db.total_changes
 
 
 def _spaced(text: str) -> str:
-    """Return text for the index, with each character in `UNSPACED` as a separate word."""
+    """Return text for the index, with each character in `UNSPACED` turned into a separate word."""
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 

@@ -5,7 +5,7 @@
         vectors = await embedder.passages(texts)
         similarity = vectors @ await embedder.query("how do I …?")
 
-Search works without them: if there is no embedding model, only words are compared.
+Search also works without an embedding model: it then relies on keywords only.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ if TYPE_CHECKING:
 
 
 _TEXTS, _CHARACTERS = 256, 1 << 20
-"""Maximum texts and characters in one request."""
+"""Maximum number of texts, and of characters, in one request."""
 _LONGEST = 1 << 16
 """Maximum characters of a text sent to the worker, which truncates it to the model's context."""
 
 
 class SearchModel:
-    """A search model, loaded on first use and unloaded when idle. Belongs to one event loop.
+    """A search model, loaded on first use and unloaded when idle. It belongs to one event loop.
 
     Calls raise EdgechatError (DoesNotFit, LoadFailed, EngineCrashed, ModelFileError, …), and EngineClosed
     during or after `close`. Cancelling a call stops its computation.
     """
 
     def __init__(self, plan: Callable[[], LoadPlan], *, idle_seconds: float = 600.0) -> None:
-        """plan: plans how to load the model; called in a thread. idle_seconds: 0 never unloads it."""
+        """plan: plans how to load the model; called in a thread. idle_seconds: 0 to never unload it."""
         self._plan, self._idle_seconds = plan, idle_seconds
         self._engine: EngineSupervisor | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
     async def close(self) -> None:
-        """Stop the worker and all calls."""
+        """Stop the worker and end all calls."""
         self._closed = True
         if self._engine is not None:
             await self._engine.close()
@@ -86,7 +86,7 @@ class Embedder(SearchModel):
         """See `SearchModel`."""
         super().__init__(plan, idle_seconds=idle_seconds)
         self.name = name
-        """Identifies the model, quantization and content; vectors with different names cannot be compared."""
+        """Identifies the model, quantization and content; vectors with different names are not comparable."""
         self._prefixes = prefixes
 
     async def passages(
@@ -94,7 +94,8 @@ class Embedder(SearchModel):
     ) -> Vectors:
         """Return the unit vectors (n, d) of texts to be searched.
 
-        Texts longer than the model's context are truncated. on_progress: receives the number of texts done.
+        Texts longer than the model's context are truncated. on_progress: receives the number of texts
+        finished.
         """
         return await self._vectors([self._prefixes.passage + text[:_LONGEST] for text in texts], on_progress)
 
@@ -120,10 +121,10 @@ class Embedder(SearchModel):
 
 
 def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
-    """Return the embedding model to use on this machine; None if there is none. Reads the disk.
+    """Return the embedding model to use on this machine, or None if there is none. Reads the disk.
 
-    staying: returns the plans of loaded models, for which it leaves room in memory. Raises SettingsError, and
-    ModelNotFound or ModelFileError for a model named in settings.toml.
+    staying: returns the plans of models that stay loaded, for which it leaves room in memory. Raises
+    SettingsError, and ModelNotFound or ModelFileError for a model named in settings.toml.
     """
     config = settings.load()
     model = installed_embedder(config.embedding_model)
@@ -139,7 +140,7 @@ def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder
 
 
 def plan_beside(path: str, staying: Callable[[], Sequence[LoadPlan]]) -> LoadPlan:
-    """Plan to load a search model beside other loaded models. Raises the same errors as `prepare`."""
+    """Plan how to load a search model alongside other loaded models. Raises the same errors as `prepare`."""
     return prepare(path, EMBEDDING, may_embed=True, staying=staying())
 
 
@@ -170,7 +171,7 @@ def _batches(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def closed() -> EngineClosed:
-    """Return the error for calls during or after `close`."""
+    """Return the error for calls made during or after `close`."""
     return EngineClosed("The model that searches documents was unloaded.", hint="Search again.")
 
 
@@ -191,7 +192,7 @@ def packed(vectors: Vectors) -> bytes:
 
 
 class VectorIndex:
-    """In-memory nearest-neighbour search over a collection's vectors, with one byte per component."""
+    """In-memory nearest-neighbour search over a collection's vectors, using one byte per component."""
 
     def __init__(self, ids: Sequence[int], data: bytes) -> None:
         """data: the packed vectors of `ids`, concatenated."""
@@ -207,7 +208,7 @@ class VectorIndex:
         return len(self._ids)
 
     def nearest(self, vector: Vectors, limit: int) -> list[int]:
-        """Return the ids of the vectors nearest to `vector` (d,), the nearest first; [] if d differs."""
+        """Return the ids of the vectors nearest to `vector` (d,), nearest first; [] if d differs."""
         import numpy as np
 
         if not len(self) or vector.shape != self._rows.shape[1:]:

@@ -1,4 +1,4 @@
-"""Updates a collection from the disk: reads new and changed files, and removes those that are gone."""
+"""Updates a collection from disk: reads new and changed files, and removes those that no longer exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Number of files checked."""
     total: int
     name: str
-    """Name of the file being read."""
+    """Name of the file currently being read."""
 
 
 class Update(msgspec.Struct, kw_only=True):
@@ -44,13 +44,13 @@ class Update(msgspec.Struct, kw_only=True):
     removed: int = 0
     unchanged: int = 0
     left_out: list[File] = msgspec.field(default_factory=list)
-    """Documents not in the collection, or only in part; their `note` says why."""
+    """Documents that are not in the collection, or only partly; their `note` says why."""
     others: OtherFiles = OtherFiles()
     """Files that are not read because of their kind."""
     away: list[Root] = msgspec.field(default_factory=list)
-    """Folders and files that are out of reach; they stay in the collection unchanged."""
+    """Folders and files that are unavailable; they stay in the collection unchanged."""
     is_complete: bool = True
-    """Whether everything was checked; False for folders with too many files."""
+    """Whether everything was checked; False if a folder contains too many files."""
 
 
 def update(
@@ -58,9 +58,9 @@ def update(
     on_progress: Callable[[Progress], None] = lambda _progress: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Update:
-    """Update a collection from the disk. Blocks. If it is cancelled or killed, completed files are kept.
+    """Update a collection from disk. Blocks. If it is cancelled or killed, completed files are kept.
 
-    A file is read if its modification time or size has changed, and indexed if its content has. Raises
+    A file is read if its modification time or size has changed, and indexed again if its content has. Raises
     DocumentError.
     """
     told = Update()
@@ -69,7 +69,7 @@ def update(
     gone: list[File] = []
     for root in collection.roots():
         below = files_below(Path(root.path))
-        if is_away(root):  # checked after the walk, during which a drive may have been unplugged
+        if is_away(root):  # checked after the walk, during which the drive may have been unplugged
             told.away.append(root)
             continue
         with suppress(OSError):  # the file may have been deleted
@@ -81,7 +81,7 @@ def update(
         told.others += below.others
         told.is_complete &= below.is_complete
         here = {file.path for file in below.files}
-        # Files that the walk did not reach are not gone.
+        # Files that the walk did not reach may still exist.
         gone += (
             file
             for file in known.values()
@@ -115,10 +115,10 @@ def update(
 
 
 def is_away(root: Root) -> bool:
-    """Return whether a folder or file is out of reach, for example on an unplugged drive.
+    """Return whether a folder or file is unavailable, for example on an unplugged drive.
 
-    A missing file counts as deleted if its folder exists. An empty folder counts as out of reach if its
-    device has changed: it is the mount point of a drive.
+    A missing file counts as deleted if its folder exists. An empty folder counts as unavailable if its device
+    has changed, because it is then the mount point of a drive.
     """
     path = Path(root.path)
     try:
@@ -142,9 +142,9 @@ def _device_of(path: Path) -> str:
 
 
 def _is_same(before: File, file: File, failing: set[str]) -> bool:
-    """Return whether a file can be skipped. One that could not be read before may be readable now.
+    """Return whether a file can be skipped. A file that could not be read before may be readable now.
 
-    failing: the reasons why other files cannot currently be read.
+    failing: the reasons why other files currently cannot be read.
     """
     if file.note:
         return before.note == file.note
@@ -160,7 +160,7 @@ def _take(
 ) -> File:
     """Read a file into the collection; return it, or `before` if nothing has changed.
 
-    If the file is not read, but is not itself at fault, the reason is added to `failing`.
+    If the file is not read through no fault of its own, the reason is added to `failing`.
     """
     if file.note:
         return _leave_out(collection, file, before, file.note)
@@ -176,7 +176,7 @@ def _take(
         return _leave_out(collection, file, before, f"cannot be read: {error.strerror}")
     except DocumentError as error:
         note = error.message.removeprefix(file.name).strip(" :.")
-        # If the reader is lost on the same file twice, blame the file, since each attempt takes long.
+        # If the reader is lost twice on the same file, blame the file, since each attempt takes a long time.
         is_second = before is not None and not before.digest and not _differ(before, file)
         if isinstance(error, ReaderMissing) or (isinstance(error, ReaderLost) and not is_second):
             file = msgspec.structs.replace(file, digest="")
@@ -203,13 +203,13 @@ def _leave_out(collection: Collection, file: File, before: File | None, why: str
 
 
 class FilesBelow(msgspec.Struct, kw_only=True):
-    """The files in a folder and below it."""
+    """The files in a folder and its subfolders."""
 
     files: list[File] = msgspec.field(default_factory=list)
-    """The documents; those with a note must not be read."""
+    """The documents; any that have a note must not be read."""
     others: OtherFiles = OtherFiles()
     unread: set[Path] = msgspec.field(default_factory=set)
-    """Folders that were not checked completely."""
+    """Folders that were not fully checked."""
     is_complete: bool = True
     entries: int = 0
     """Number of entries checked: files of all kinds, and folders."""
@@ -218,10 +218,10 @@ class FilesBelow(msgspec.Struct, kw_only=True):
 def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS) -> FilesBelow:
     """Return the files below a folder, or `root` itself if it is a file.
 
-    most, seconds: limits on the number of entries and on time.
+    most: the maximum number of entries. seconds: the time limit.
     """
     try:
-        real = Path(os.path.realpath(root))  # the user's folder may be a link
+        real = Path(os.path.realpath(root))  # the user's folder may be a symlink
         is_folder = root.is_dir()
         contents = walk(root, most=most, seconds=seconds) if is_folder else FolderContents([""])
     except OSError as error:
@@ -250,7 +250,7 @@ def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SE
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:
     """Yield the document at a path below a folder, if it is a file.
 
-    real: the folder, with links resolved.
+    real: the folder, with symlinks resolved.
     """
     location, target = root / path, real / path
     if not is_text(str(location)):
@@ -258,11 +258,11 @@ def _document(root: Path, path: str, real: Path) -> Iterator[File]:
     note = ""
     try:
         facts = os.lstat(target)
-        if stat.S_ISLNK(facts.st_mode):  # a link to a file: `walk` does not follow links to folders
+        if stat.S_ISLNK(facts.st_mode):  # a symlink to a file: `walk` does not follow symlinks to folders
             target = Path(os.path.realpath(target, strict=True))
             facts = os.stat(target)
             note = "" if _is_shown(target, real) else _OUTSIDE
-    except OSError:  # missing, or a loop of links
+    except OSError:  # missing, or a loop of symlinks
         return
     if stat.S_ISREG(facts.st_mode):
         note = _SECRET if is_secret(location) or is_secret(target) else note
@@ -270,7 +270,7 @@ def _document(root: Path, path: str, real: Path) -> Iterator[File]:
 
 
 def _is_shown(path: Path, folder: Path) -> bool:
-    """Return whether a path is below a folder, without hidden components in between."""
+    """Return whether a path is below a folder, with no hidden components in between."""
     return path.is_relative_to(folder) and not any(
         part.startswith(".") for part in path.relative_to(folder).parts
     )

@@ -33,13 +33,13 @@ T = TypeVar("T")
 M = TypeVar("M", bound="SearchModel")
 
 FRESH_SECONDS = 10.0
-"""A collection updated this recently is not checked again for a question."""
+"""A collection updated within this many seconds is not checked again before answering a question."""
 _MOST_RANKED = 24
 _BATCH = 16
-"""Passages embedded between two writes: the most that an interruption can lose."""
+"""Number of passages embedded between writes: the most that an interruption can lose."""
 
 Piece = tuple[str, list[Found], bool]
-"""The name of a collection, passages of one document, and whether they are the whole document."""
+"""The name of a collection, some passages from one document, and whether they make up the whole document."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,16 +52,16 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The document's name, with the place in it: 'handbook/guide.md, lines 3–10'."""
+        """The document's name and the place in it: 'handbook/guide.md, lines 3–10'."""
         return f"{self.document}, {self.source.place}" if self.source.place else self.document
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """How much text fits beside a question, in bytes of UTF-8."""
+    """How much text fits alongside a question, in bytes of UTF-8."""
 
     passages: int
     whole: int
-    """Maximum total size of documents that are given whole."""
+    """Maximum total size of documents that are included in full."""
 
 
 class DocumentLibrary:
@@ -72,7 +72,7 @@ class DocumentLibrary:
         make_embedder: Callable[[], Embedder | None] = lambda: None,
         make_reranker: Callable[[], Reranker | None] = lambda: None,
     ) -> None:
-        """Both functions are called once, on another thread. Without an embedder, only words are compared."""
+        """Each function is called once, on another thread. Without an embedder, only keywords are used."""
         self._make_embedder, self._make_reranker = make_embedder, make_reranker
         self._reranker: asyncio.Future[Reranker | None] | None = None
         self._embedder: asyncio.Future[Embedder | None] | None = None
@@ -83,12 +83,12 @@ class DocumentLibrary:
         self._open: dict[str, Collection] = {}
         self._fresh: dict[str, float] = {}
         self._away: dict[str, list[Root]] = {}
-        """For each collection, the roots already reported as out of reach."""
+        """For each collection, the roots already reported as unavailable."""
         self._searched: set[str] = set()
-        """Collections that were searched for a question."""
+        """Collections that have been searched to answer a question."""
 
     async def close(self) -> None:
-        """Close all collections once any running update finishes, and stop the search models."""
+        """Close all collections once any running update has finished, and stop the search models."""
         if self._embedder is not None:
             await _ended(self._embedder)
         if self._reranker is not None:
@@ -123,10 +123,10 @@ class DocumentLibrary:
         fresh_seconds: float = FRESH_SECONDS,
         must_write: bool = False,
     ) -> list[Update]:
-        """Update collections from the disk, except those updated less than `fresh_seconds` ago.
+        """Update collections from disk, except those updated less than `fresh_seconds` ago.
 
         Cancelling stops the update between two files. on_progress: called on another thread. Raises
-        DocumentError; but if the disk is full or read-only, it only sends a note unless `must_write`.
+        DocumentError; but if the disk is full or read-only, it only sends a note unless `must_write` is set.
         """
         cancelled = threading.Event()
         unwritable: list[DocumentsUnwritable] = []
@@ -163,7 +163,7 @@ class DocumentLibrary:
         return list(updates.values())
 
     async def embedder(self) -> Embedder | None:
-        """Return the embedding model, not yet loaded; None if there is none. Raises EdgechatError."""
+        """Return the embedding model without loading it, or None if there is none. Raises EdgechatError."""
         if self._embedder is None:
             self._embedder = asyncio.ensure_future(asyncio.to_thread(self._make_embedder))
         return await asyncio.shield(self._embedder)
@@ -177,8 +177,8 @@ class DocumentLibrary:
     ) -> int:
         """Compute missing vectors for at most `most` passages; return how many were computed.
 
-        Computes none without an embedding model. Cancelling keeps finished vectors. on_progress: counts the
-        passages of each collection in turn. Raises EdgechatError.
+        Does nothing without an embedding model. If it is cancelled, finished vectors are kept. on_progress:
+        counts the passages of each collection in turn. Raises EdgechatError.
         """
         embedder, done = await self.embedder(), 0
         if embedder is None:
@@ -204,7 +204,7 @@ class DocumentLibrary:
         return done
 
     async def embed_searched(self, on_progress: Callable[[Progress], None] = lambda _progress: None) -> None:
-        """Embed all passages of the collections that were searched; on failure, fall back to words."""
+        """Embed every passage in the searched collections; on failure, fall back to keyword search."""
         if names := [name for name in registry.names() if name in self._searched]:
             try:
                 await self.embed(names, on_progress)
@@ -212,7 +212,7 @@ class DocumentLibrary:
                 await self._do_without_meaning(error)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
-        """Return, for each collection, the ids of the passages nearest in meaning; [] without a model.
+        """Return, for each collection, the ids of the passages closest in meaning; [] without a model.
 
         embed: see `find`.
         """
@@ -233,7 +233,7 @@ class DocumentLibrary:
             return []
 
     async def _do_without_meaning(self, error: EdgechatError) -> None:
-        """Stop using the embedding model, which may not fit beside the chat model, and search by words."""
+        """Stop using the embedding model, which may not fit alongside the chat model; use keyword search."""
         if self._embedder is not None:
             self._embedder = await _ended(self._embedder)
         self.on_note(f"Documents are searched by words alone. {error.message}")
@@ -256,11 +256,11 @@ class DocumentLibrary:
         *,
         embed: int = 0,
     ) -> list[Given]:
-        """Return text that helps answer a question: all documents if there is room, otherwise passages.
+        """Return text that helps answer a question: whole documents if there is room, otherwise passages.
 
-        given: passages already in the conversation, which are not repeated. numbered: further passages whose
-        numbers are taken. embed: maximum number of missing vectors to compute before the search. Raises
-        DocumentError.
+        given: passages already in the conversation, which are not repeated. numbered: other passages whose
+        numbers are already taken. embed: maximum number of missing vectors to compute before the search.
+        Raises DocumentError.
         """
         names = list(dict.fromkeys(names))
         first = 1 + max((source.number for source in (*given, *numbered)), default=0)
@@ -272,7 +272,7 @@ class DocumentLibrary:
         return _numbered(pieces, room.passages, given, first)
 
     async def best(self, names: Sequence[str], question: str, limit: int) -> list[Given]:
-        """Return the best passages for a question, at most `limit`. Raises DocumentError."""
+        """Return at most `limit` passages, the best ones for a question. Raises DocumentError."""
         return _numbered(await self._passages(names, question, limit), sys.maxsize, (), 1)
 
     async def _passages(self, names: Sequence[str], question: str, limit: int, embed: int = 0) -> list[Piece]:
@@ -291,7 +291,7 @@ class DocumentLibrary:
         return await self._call(widened)
 
     async def _reranked(self, question: str, ranked: list[Ranked]) -> list[Ranked]:
-        """Return passages, the first few reordered by the reranking model, if there is one."""
+        """Return the passages with the first few reordered by the reranking model, if there is one."""
         if self._reranker is None:
             self._reranker = asyncio.ensure_future(asyncio.to_thread(self._make_reranker))
         try:
@@ -300,7 +300,7 @@ class DocumentLibrary:
                 return ranked
             texts = [retrieval.text_of(one.found) for one in ranked[:RERANKED]]
             scores = await reranker.scores(question, texts)
-        except EdgechatError as error:  # it may not fit beside the chat model
+        except EdgechatError as error:  # it may not fit alongside the chat model
             self._reranker = await _ended(self._reranker)
             self.on_note(f"Documents are searched without the reranking model. {error.message}")
             return ranked
@@ -308,7 +308,7 @@ class DocumentLibrary:
         return [*(ranked[at] for at in order), *ranked[len(scores) :]]
 
     def _whole(self, names: Sequence[str], room: int) -> list[Piece] | None:
-        """Return all documents, or None if they exceed `room` bytes in total."""
+        """Return all documents in full, or None if they exceed `room` bytes in total."""
         collections = [self._collection(name) for name in names]
         if sum(collection.counts().n_bytes for collection in collections) > room:
             return None
@@ -321,8 +321,8 @@ class DocumentLibrary:
 
 
 async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
-    """Close a model, if it was created; return a future with the result None to take its place."""
-    with suppress(EdgechatError):  # its caller was already told
+    """Close a model, if it was created; return a future to replace it, which resolves to None."""
+    with suppress(EdgechatError):  # its caller has already received the error
         if (model := await made) is not None:
             await model.close()
     nothing: asyncio.Future[M | None] = asyncio.get_running_loop().create_future()
@@ -331,7 +331,7 @@ async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
 
 
 def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource], first: int) -> list[Given]:
-    """Return the pieces that fit into `room`, numbered from `first`, without those already given."""
+    """Return the pieces that fit into `room`, numbered from `first`, skipping those already given."""
     found: list[Given] = []
     known, number = list(given), first
     for collection, parts, is_whole in pieces:
@@ -356,7 +356,7 @@ def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource]
 
 
 def text_of(parts: Sequence[Found]) -> str:
-    """Return the text of passages from one document, with the blank lines between them."""
+    """Return the text of passages from one document, including the blank lines between them."""
     text, last = "", 0
     for part in parts:
         gap = part.start - last if last else 0

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MOST_LETTERS = 1200
-"""Maximum characters in a passage, some 300 tokens."""
+"""Maximum number of characters in a passage (about 300 tokens)."""
 _LEAST_LETTERS = 200
-"""Shorter sections are joined with the next one."""
+"""Sections with fewer characters are joined with the next one."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _DEFINITION = re.compile(
@@ -25,13 +25,13 @@ class Passage:
     """Consecutive lines of a document."""
 
     start: int
-    """Number of its first line, from 1."""
+    """Number of its first line, counting from 1."""
     end: int
     """Number of its last line."""
     section: int
-    """Number of its section in the document, from 0."""
+    """Number of its section in the document, counting from 0."""
     heading: str
-    """Heading of its section, preceded by the enclosing ones: 'Install > Linux'; '' if there is none."""
+    """Heading of its section, preceded by those that enclose it: 'Install > Linux'; '' if there is none."""
     text: str
 
 
@@ -50,7 +50,7 @@ def passages_of(text: str, *, is_code: bool = False) -> Iterator[Passage]:
     """Yield the passages of a document in order, except blank ones.
 
     A passage ends where its section ends or, if that is too long, at a blank line, or else at the end of a
-    line or sentence. is_code: sections begin with definitions instead of headings.
+    line or sentence. is_code: sections start with definitions instead of headings.
     """
     for number, section in enumerate(_joined(_sections(text.split("\n"), is_code=is_code))):
         for start, end, part in _parts(section):
@@ -84,7 +84,7 @@ def _sections(lines: list[str], *, is_code: bool) -> Iterator[_Section]:
 
 
 def _joined(sections: Iterator[_Section]) -> Iterator[_Section]:
-    """Join short sections with the next one, whose heading then becomes text."""
+    """Join short sections with the next one, whose heading then becomes part of the text."""
     last: _Section | None = None
     for section in sections:
         if last is not None and last.letters < _LEAST_LETTERS:
@@ -124,7 +124,7 @@ def _parts(section: _Section) -> Iterator[tuple[int, int, str]]:
 
 
 def _trimmed(start: int, lines: list[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield lines as one passage, without surrounding blank lines; nothing if all are blank."""
+    """Yield lines as a single passage, without surrounding blank lines; yield nothing if all are blank."""
     first = next((n for n, line in enumerate(lines) if line.strip()), None)
     if first is not None:
         last = next(n for n in range(len(lines) - 1, -1, -1) if lines[n].strip())

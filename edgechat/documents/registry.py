@@ -25,7 +25,7 @@ from edgechat.documents.indexing import files_below, is_away
 _ENDING = ".db"
 _NAME = re.compile(r"[\w][\w.-]{0,63}")
 _WORDS = ("all", "off")
-"""Words with a meaning of their own in document commands."""
+"""Words with a special meaning in document commands."""
 _NOT_IN_NAME = re.compile(r"[^\w.-]+")
 
 
@@ -44,7 +44,7 @@ def names() -> list[str]:
 
 
 def name_for(path: Path) -> str:
-    """Return a name for a collection made from a folder or file."""
+    """Return a name for a collection made from a folder or file; it may already be in use."""
     name = _NOT_IN_NAME.sub("-", unicodedata.normalize("NFC", path.stem if path.is_file() else path.name))
     name = name.strip("-.")[:64]
     return "documents" if not name or name in _WORDS else name
@@ -85,7 +85,7 @@ MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
 """Limits for a folder that becomes a collection because a question mentions it."""
 _MOST_ENTRIES, _SECONDS = 20_000, 2.0
 _HUGE_BYTES = 10**9
-"""Takes some five minutes to read; `_MOST_ENTRIES` documents take a minute and a half."""
+"""Reading this much takes about five minutes; reading `_MOST_ENTRIES` documents takes a minute and a half."""
 
 
 class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     roots: tuple[str, ...] = ()
     away: tuple[Root, ...] = ()
-    """The roots that are currently out of reach."""
+    """The roots that are currently unavailable."""
     counts: Counts | None = None
     """None if it cannot be used."""
     unread: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool
     """Whether the whole folder was surveyed."""
     is_cut: bool = False
-    """Whether the survey reached its limit of entries or time."""
+    """Whether the survey reached its limit on entries or time."""
 
     @property
     def is_large(self) -> bool:
@@ -131,7 +131,7 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_huge(self) -> bool:
-        """Whether it takes too long to be read by mistake: many minutes, as for / or a whole home folder."""
+        """Whether it takes far too long to read by mistake: many minutes, as for / or a home folder."""
         return self.is_cut or self.size > _HUGE_BYTES
 
     @property
@@ -179,12 +179,12 @@ def root_of(path: str) -> Path:
 
 
 def collection_at(root: Path) -> KnownCollection | None:
-    """Return the collection of exactly this folder or file, if there is one."""
+    """Return the collection that consists of exactly this folder or file, or None if there is none."""
     return next((one for one in known_collections() if one.roots == (str(root),)), None)
 
 
 def collection_of(root: Path) -> str:
-    """Return the name of the collection of exactly this folder or file, creating it if necessary.
+    """Return the name of the collection for exactly this folder or file, creating it if necessary.
 
     Does not read any documents yet. Raises DocumentError.
     """

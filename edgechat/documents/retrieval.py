@@ -1,7 +1,7 @@
 """Retrieval of the passages that help answer a question, and their reranking by a model.
 
-Passages are ranked by the words of the question (BM25) and, if there is an embedding model, by its meaning
-(vectors). The two rankings are fused by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009).
+Passages are ranked by keywords from the question (BM25) and, if there is an embedding model, by meaning
+(vectors). The two rankings are combined by reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.suggestions import named_reranker
 
 CANDIDATES = 100
-"""Number of passages from each ranking that are fused."""
+"""Number of passages to take from each ranking before fusing them."""
 _RANK = 60
 """The constant of reciprocal rank fusion, as published."""
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _MOST_WORDS = 32
 _ENDING, _STEM = 3, 5
-"""How many letters at the end of a word may differ, and how many at its beginning must match."""
+"""How many letters at the end of a word may differ, and how many at its start must match."""
 _COMMON = 0.2
-"""A word in more than this share of the passages is ignored, unless all words are that common."""
+"""Words that occur in more than this fraction of passages are ignored, unless all words are that common."""
 _MOST_MATCHES = 10_000
-"""Maximum number of matching passages ranked, starting with the rarest words. Each takes some 2 µs."""
+"""Maximum number of matching passages to rank, starting with the rarest words. Each takes about 2 µs."""
 _FEW = 4
-"""Number of words looked up if all are common."""
+"""Number of words to look up if all of them are common."""
 _SECTION_LETTERS = 3000
 
 
 RERANKED = 32
-"""Number of passages in the fused ranking that a reranking model reorders."""
+"""Number of passages at the top of the fused ranking that a reranking model reorders."""
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +60,9 @@ def search(
     *,
     nearest: Sequence[list[int]] = (),
 ) -> list[Ranked]:
-    """Return the best passages for a question, the best first.
+    """Return the best passages for a question, best first.
 
-    nearest: for each collection, the ids of the passages nearest in meaning, the nearest first.
+    nearest: for each collection, the ids of the passages closest in meaning, closest first.
     """
     ranked: list[Ranked] = []
     for number, collection in enumerate(collections):
@@ -87,7 +87,7 @@ def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
 
 
 def text_of(found: Found) -> str:
-    """Return a passage as a model sees it, with its heading."""
+    """Return a passage as the model sees it, with its heading."""
     return f"{found.heading}\n{found.text}" if found.heading else found.text
 
 
@@ -105,7 +105,7 @@ def _match(collection: Collection, question: str) -> str:
 
 
 def _terms(word: str) -> Iterator[str]:
-    """Yield the FTS5 terms for a word in any language: itself, and words with the same beginning."""
+    """Yield the FTS5 terms for a word in any language: the word itself, and words that start the same way."""
     if re.match(f"[{UNSPACED}]", word):
         # In these scripts, most words have two characters, and only a dictionary knows where they begin.
         for start in range(max(1, len(word) - 1)):
@@ -117,10 +117,10 @@ def _terms(word: str) -> Iterator[str]:
 
 
 def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list[tuple[str, list[Found]]]:
-    """Widen passages to whole sections; return them with the names of their collections, the best first.
+    """Widen passages to whole sections; return them with the names of their collections, best first.
 
-    Sections that are too long contribute only the passages that were found. Passages from one section are
-    grouped, in the order of the document.
+    Sections that are too long contribute only the passages that were found. Passages from the same section
+    are grouped in document order.
     """
     by_name = {one.name: one for one in collections}
     groups: dict[tuple[str, int, int], list[Found]] = {}
@@ -134,20 +134,20 @@ def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list
 
 
 SECONDS = 5.0
-"""Time limit for reranking, once the model is loaded; passages not scored by then keep their ranks."""
+"""Time limit for reranking, once the model is loaded; passages not scored in time keep their ranks."""
 _FEWEST = 4
-"""Minimum number of passages scored in that time; fewer are not worth the wait."""
+"""Minimum number of passages to score within the time limit; fewer are not worth the wait."""
 _QUICK = 0.25
-"""Seconds; after a faster request, the next one has twice as many passages."""
+"""If a request takes less than this many seconds, the next one has twice as many passages."""
 
 
 class Reranker(SearchModel):
     """A reranking model."""
 
     async def scores(self, question: str, texts: Sequence[str], seconds: float = SECONDS) -> list[float]:
-        """Return scores of texts as answers to a question; higher is better.
+        """Return scores for texts as answers to a question; higher is better.
 
-        If `seconds` are not enough, only the first texts get scores; raises EngineError if those are too few.
+        If `seconds` are not enough, only the first texts are scored; raises EngineError if those are too few.
         Texts longer than the model's context are truncated.
         """
         engine = await self._started()

@@ -1,11 +1,11 @@
-"""mcp.json: the configuration of tool servers, in a common format, and where other programs keep theirs.
+"""mcp.json: the configuration of tool servers, in a common format, and where other programs store theirs.
 
     {"mcpServers": {
         "disk": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]},
         "tracker": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TRACKER_KEY}"}}
     }}
 
-`${NAME}` and `${env:NAME}` are replaced with edgechat's environment variables.
+`${NAME}` and `${env:NAME}` are replaced with the values of edgechat's environment variables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BUILT_IN = {
 }
 """Built-in groups of tools, with their descriptions."""
 ARGUMENTS = {"documents": "NAME", "files": "FOLDER"}
-"""Arguments of the groups that take one, as in `files:FOLDER`."""
+"""Arguments for the groups that take one, as in `files:FOLDER`."""
 MOST_SERVERS = 64
 _MOST_BYTES = 2**20
 _MOST_TEXT, _MOST_ENTRIES = 8192, 256
@@ -54,9 +54,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     env: dict[str, str] = {}
     """Environment variables, in addition to those that every server gets."""
     cwd: str = ""
-    """Its working directory; '' for the user's home folder."""
+    """Its working directory; '' means the user's home folder."""
     url: str = ""
-    """URL of a streamable HTTP server, instead of a command."""
+    """URL of a streamable HTTP server; used instead of a command."""
     headers: dict[str, str] = {}
 
     @property
@@ -67,7 +67,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return one_line(" ".join((self.command, *self.args)), 200)
 
     def resolved(self) -> ServerConfig:
-        """Return a copy with variables replaced by their values. Raises ToolError if one is not set."""
+        """Return a copy with variables replaced by their values. Raises ToolError if any is not set."""
 
         def put(text: str) -> str:
             return _VARIABLE.sub(lambda match: self._variable(match.group(1)), text)
@@ -98,12 +98,12 @@ def config_path() -> Path:
 
 
 def read_servers(path: Path) -> dict[str, ServerConfig]:
-    """Return the servers in a file, in the same order; {} if there is no file. Raises SettingsError."""
+    """Return the servers in a file, in file order; {} if there is no file. Raises SettingsError."""
     return {name: _server(path, name, entry) for name, entry in entries_of(path).items()}
 
 
 def entries_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the unchecked entries in a file, by server name. Raises SettingsError."""
+    """Return the unvalidated entries in a file, keyed by server name. Raises SettingsError."""
     entries = _document(path).get("mcpServers", {})
     if not isinstance(entries, dict):
         raise _wrong(path, "mcpServers is not an object")
@@ -152,7 +152,7 @@ def entry_of(server: ServerConfig) -> dict[str, Any]:
 
 
 def add_servers(path: Path, *servers: ServerConfig) -> None:
-    """Add servers to a file, replacing those with the same names. Raises SettingsError."""
+    """Add servers to a file, replacing any with the same names. Raises SettingsError."""
     with _locked(path):
         document = _document(path)
         entries = {**entries_of(path), **{one.name: entry_of(one) for one in servers}}
@@ -194,9 +194,9 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Replace a file, or the target of a link. Raises OSError.
+    """Replace a file, or the file that a symlink points to. Raises OSError.
 
-    Only the owner can read the new file, since it may contain keys.
+    The new file is readable only by its owner, since it may contain keys.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     paths.replace(Path(os.path.realpath(path)), text.encode("utf-8", "replace"))
@@ -204,7 +204,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. OS errors inside are raised as SettingsError."""
+    """Lock a file against changes by other programs. OS errors raised in the block become SettingsError."""
     import filelock
 
     try:
@@ -233,7 +233,7 @@ NAMES = {"claude": "Claude Desktop", "cursor": "Cursor", "lmstudio": "LM Studio"
 
 
 def config_files(program: str) -> list[Path]:
-    """Return the paths where a program might keep its tool servers.
+    """Return the paths where a program might store its tool servers.
 
     program: 'claude', 'cursor' or 'lmstudio'.
     """

@@ -1,7 +1,7 @@
-"""The user's consent to tool calls: asking for it, what it covers, and the store of answers.
+"""The user's consent to tool calls: asking for it, what it covers, and where the answers are stored.
 
-Consent covers a tool as it was described at the time: its `ToolSpec.pin`. If the tool changes, the consent is
-void, and the next question shows the difference. `never` survives changes.
+Consent covers a tool exactly as it was described at the time: its `ToolSpec.pin`. If the tool changes, the
+consent becomes void, and the next question shows the difference. `never` survives changes.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ never: refuse this tool. once and no are not stored."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A call that needs the user's consent. All text is safe to show, and must be shown in full."""
+    """A call that needs the user's consent. All text is safe to display, and must be displayed in full."""
 
     tool: ToolSpec
     arguments: str
-    """Indented, with characters escaped that could hide something."""
+    """The arguments, indented, with any characters escaped that could hide something."""
     changed: str = ""
-    """How the tool differs from the one that the user consented to: lines that begin with +, - or a space."""
+    """How the tool differs from the one the user consented to, as lines starting with +, - or a space."""
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks the user; cancelled if nobody will answer."""
+"""Asks the user; cancelled if nobody is going to answer."""
 
 
 Permission = Callable[[ToolSpec, str], Awaitable[bool]]
-"""Decides whether to call a tool with these arguments, as the model wrote them."""
+"""Decides whether to call a tool with the given arguments, which are as the model wrote them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The decision about a tool that follows from the user's earlier answers."""
+    """What the user's earlier answers decide about a tool."""
 
     allowed: bool | None
     """None if the user must be asked."""
@@ -58,7 +58,7 @@ class Standing:
 
 
 class AskingPermission:
-    """Asks the user unless an earlier answer decides: one question at a time, in the order of the calls."""
+    """Asks the user unless an earlier answer applies: one question at a time, in the order of the calls."""
 
     def __init__(self, store: ConsentStore, chat_id: str, ask: Ask) -> None:
         self._store = store
@@ -94,7 +94,7 @@ class NamedPermission:
 
 
 def difference(old_description: str, old_schema: str, tool: ToolSpec) -> str:
-    """Return how a tool has changed, as diff lines without headers; '' if it has not."""
+    """Return how a tool has changed, as diff lines without headers; '' if it has not changed."""
     import difflib
 
     before = [*old_description.splitlines(), *_lines(old_schema)]
@@ -107,7 +107,7 @@ def _lines(schema: str) -> list[str]:
 
 
 MOST_ANSWERS = 1000
-"""Beyond this number, the oldest answers are forgotten, and the user is asked again."""
+"""Beyond this number, the oldest answers are deleted, and the user is asked again."""
 _MOST_BYTES = 32 * 2**20
 _LOCK_SECONDS = 5
 
@@ -119,7 +119,7 @@ class GivenConsent(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     answer: Literal["chat", "always", "never"]
     chat_id: str | None = None
-    """Set if the answer is for one chat."""
+    """Set if the answer applies to a single chat."""
     pin: str
     """See ToolSpec."""
     description: str
@@ -129,19 +129,19 @@ class GivenConsent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsentStore:
-    """Stored answers, in `consents.json` in edgechat's data folder or in memory.
+    """Stored answers, in `consents.json` in edgechat's data folder, or in memory.
 
-    Several programs can share the file: it is read for each question, and locked while it is changed. A
+    Several programs can share the file: it is read for each question, and locked while being changed. A
     damaged file counts as empty, so the user is asked again.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """path: see `consents_path`; None keeps answers in memory, for chats that are not stored either."""
+        """path: see `consents_path`; None stores answers in memory, for chats that are not saved either."""
         self._path = path
         self._in_memory: tuple[GivenConsent, ...] = ()
 
     async def standing(self, tool: ToolSpec, chat_id: str) -> Standing:
-        """Return the decision about a tool in a chat."""
+        """Return what earlier answers decide about a tool in a chat."""
         kept = [one for one in await self.given() if (one.server, one.tool) == (tool.server, tool.name)]
         if any(one.answer == "never" for one in kept):
             return Standing(False)
@@ -155,7 +155,7 @@ class ConsentStore:
         return Standing(None, changed or "Its name or title has changed.")
 
     async def keep(self, tool: ToolSpec, answer: Answer, chat_id: str) -> None:
-        """Store an answer, replacing earlier ones; once and no are not stored. Raises StoreError."""
+        """Store an answer, replacing any earlier ones; once and no are not stored. Raises StoreError."""
         if answer == "once" or answer == "no":
             return
         given = GivenConsent(
@@ -176,13 +176,13 @@ class ConsentStore:
         await self._change(lambda kept: [*(one for one in kept if not replaced(one)), given])
 
     async def given(self) -> Sequence[GivenConsent]:
-        """Return the stored answers, the oldest first."""
+        """Return the stored answers, oldest first."""
         if self._path is None:
             return self._in_memory
         return await asyncio.to_thread(_read, self._path)
 
     async def withdraw(self, server: str, tool: str | None = None) -> int:
-        """Forget the answers about a tool or a whole server; return their number. Raises StoreError."""
+        """Delete the answers about a tool or a whole server; return how many. Raises StoreError."""
         found = [one for one in await self.given() if one.server == server and tool in (None, one.tool)]
         if found:
             gone = {(one.server, one.tool) for one in found}
@@ -190,7 +190,7 @@ class ConsentStore:
         return len(found)
 
     async def forget_chats(self, chat_ids: Collection[str]) -> None:
-        """Forget the answers for deleted chats. Raises StoreError."""
+        """Delete the answers that apply to deleted chats. Raises StoreError."""
         if any(one.chat_id in chat_ids for one in await self.given()):
             await self._change(lambda kept: [one for one in kept if one.chat_id not in chat_ids])
 
@@ -222,7 +222,7 @@ def _read(path: Path) -> tuple[GivenConsent, ...]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. OS errors inside are raised as StoreError."""
+    """Lock a file against changes by other programs. OS errors raised in the block become StoreError."""
     import filelock
 
     try:

@@ -1,4 +1,4 @@
-"""Tool registry: lists and starts servers, and opens the set of tools that a chat has chosen."""
+"""Tool registry: lists and starts servers, and opens the set of tools chosen for a chat."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ _MOST_CHOSEN = 32
 
 @dataclass(frozen=True, slots=True)
 class KnownServer:
-    """A server or group of tools that a chat can choose, listed without starting it."""
+    """A server or group of tools that can be chosen for a chat, listed without starting it."""
 
     name: str
-    """The name to choose; 'files' and 'documents' take an argument: `files:FOLDER`, `documents:NAME`."""
+    """The name by which to choose it; 'files' and 'documents' take an argument: `files:FOLDER`,
+    `documents:NAME`.
+    """
     about: str
     """Its command or URL without secrets, or the description of a built-in group, on one line."""
     built_in: bool
@@ -46,24 +48,24 @@ class ToolSet:
     """The tools offered to a chat. Immutable; `ToolRegistry.open` returns a new set."""
 
     tools: tuple[ToolSpec, ...] = ()
-    """Sorted by server, then by name, to keep the prompt unchanged."""
+    """Sorted by server, then by name, so that the prompt does not change."""
     problems: tuple[EdgechatError, ...] = ()
-    """Why chosen servers are missing; each names its server and what to do next."""
+    """Why chosen servers are missing; each error names its server and says what to do next."""
     servers: Mapping[str, ToolServer] = field(default_factory=dict, repr=False, compare=False)
-    """The servers that offer the tools, by name."""
+    """The servers that offer the tools, keyed by name."""
 
     def find(self, model_name: str) -> ToolSpec | None:
-        """Return the tool that the model calls by this name, or None."""
+        """Return the tool that has this name for the model, or None."""
         return next((tool for tool in self.tools if tool.model_name == model_name), None)
 
     async def call(
         self, tool: ToolSpec, arguments: str, *, seconds: float = CALL_SECONDS, most: int = MAX_RESULT
     ) -> ToolResult:
-        """Call a tool in this set. The user must have permitted it.
+        """Call a tool in this set. The user must already have permitted it.
 
-        arguments: as the model wrote them, perhaps not a JSON object. Never raises: any failure, including a
-        timeout after `seconds`, is a result that `failed`. Results have at most `most` characters. Cancelling
-        this cancels the call at the server.
+        arguments: as the model wrote them, possibly not a JSON object. Never raises: any failure, including a
+        timeout after `seconds`, is returned as a result with `failed` set. Results have at most `most`
+        characters. Cancelling this cancels the call on the server.
         """
         began = time.monotonic()
         wrong = _wrong_arguments(arguments)
@@ -82,7 +84,7 @@ class ToolSet:
 
 
 class ToolRegistry:
-    """A program's tool servers, for all its chats. They start on first use and end with `close`."""
+    """A program's tool servers, shared by all its chats. They start on first use and end with `close`."""
 
     def __init__(
         self, search_chats: SearchChats | None = None, search_documents: SearchDocuments | None = None
@@ -110,9 +112,9 @@ class ToolRegistry:
     async def open(self, chosen: Sequence[str]) -> ToolSet:
         """Start the chosen servers that are not running, and return their tools.
 
-        Call it before each reply: it is fast once all servers run, and returns an equal set until a server
-        changes its tools. chosen: names of servers and built-in groups: 'calculator', 'date', 'chats', 'web',
-        'files:FOLDER', 'documents:NAME'. Never raises; see `ToolSet.problems`.
+        Call this before each reply: it is fast once all the servers are running, and returns an equal set
+        unless a server's tools change. chosen: names of servers and built-in groups: 'calculator', 'date',
+        'chats', 'web', 'files:FOLDER', 'documents:NAME'. Never raises; see `ToolSet.problems`.
         """
         names = sorted(set(chosen))[:_MOST_CHOSEN]
         if not names:
@@ -134,12 +136,12 @@ class ToolRegistry:
                     )
                     continue
                 servers[server.name] = server
-                for spec in specs:  # truncation can make names equal
+                for spec in specs:  # truncation can make names identical
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 
     async def close(self) -> None:
-        """Stop all servers; running calls fail."""
+        """Stop all servers; calls in progress fail."""
         self._closed = True
         running = [server for _, server in self._servers.values()]
         self._servers.clear()
@@ -153,7 +155,7 @@ class ToolRegistry:
         group, _, argument = name.partition(":")
         if group in BUILT_IN:
             return await self._group(group, argument)
-        # Read each time: the user may have changed the file.
+        # Read the file every time: the user may have changed it.
         servers = await asyncio.to_thread(read_servers, config_path())
         if name not in servers:
             _, removed = self._servers.pop(name, (None, None))

@@ -1,4 +1,4 @@
-"""Tools, results of calls, and the protocol for tool servers: MCP servers and built-in groups."""
+"""Tools, the results of calls, and the protocol for tool servers: MCP servers and built-in groups."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 
 MAX_TOOLS = 128
-"""Maximum number of tools per server; more are refused, since nobody can judge that many."""
+"""Maximum number of tools per server; tools beyond it are rejected, since nobody can review that many."""
 MAX_DESCRIPTION = 4096
-"""In characters; longer descriptions are cut."""
+"""Maximum number of characters; longer descriptions are cut."""
 MAX_SCHEMA, MAX_SCHEMA_DEPTH = 16_384, 32
 """Maximum characters and nesting depth of a schema; tools that exceed them are left out."""
 MAX_ARGUMENTS = 256 * 1024
-"""Maximum characters of a call's arguments."""
+"""Maximum number of characters in a call's arguments."""
 MAX_RESULT = 32 * 1024
-"""Maximum characters of a result, unless a call asks for fewer."""
+"""Maximum number of characters in a result, unless a call asks for fewer."""
 MAX_IMAGES, MAX_IMAGE_BYTES = 4, 8 * 2**20
-"""Maximum images in a result, and bytes in each; others are left out, and the text says so."""
+"""Maximum number of images in a result, and of bytes in each; others are left out, and the text says so."""
 CALL_SECONDS = 120.0
 """Time limit for one call."""
 
-_MODEL_NAME_LENGTH = 64  # the limit in OpenAI's API, which templates and clients are made for
+_MODEL_NAME_LENGTH = 64  # the limit in OpenAI's API, for which templates and clients are designed
 _NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as its server describes it. All text is untrusted, but `inert`: safe to show in a terminal."""
+    """A tool as its server describes it. All text is untrusted but `inert`: safe to display in a terminal."""
 
     server: str
     """The name of the server in `mcp.json`, or of a built-in group such as 'files'."""
@@ -47,15 +47,15 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     """At most MAX_DESCRIPTION characters."""
     schema: str = '{"type":"object","properties":{}}'
-    """JSON schema of the arguments, as text, of at most MAX_SCHEMA characters."""
+    """JSON schema for the arguments, as text of at most MAX_SCHEMA characters."""
     read_only: bool | None = None
-    """The server's claim that it changes nothing, None if absent: a hint to show, never a permission."""
+    """The server's claim that it changes nothing; None if absent. A hint to display, never a permission."""
     destructive: bool | None = None
     """The server's claim that it may delete or overwrite data; None if absent."""
     built_in: bool = False
     """Whether it is part of edgechat."""
     harmless: bool = False
-    """Whether it needs no consent: only for built-in tools that read none of the user's data."""
+    """Whether it needs no consent; only for built-in tools that read none of the user's data."""
 
     @property
     def model_name(self) -> str:
@@ -76,20 +76,20 @@ class ToolResult:
     """The result of a call. It is untrusted: it comes from a server, a file or the web."""
 
     text: str
-    """For the model, without control characters; for a failed call, the reason."""
+    """For the model, without control characters; if the call failed, the reason."""
     images: tuple[bytes, ...] = ()
     """Image files, unchecked: decode them with `edgechat.base.images` only."""
     failed: bool = False
-    """Whether the tool reported failure, or the call failed."""
+    """Whether the tool reported a failure, or the call itself failed."""
     error: EdgechatError | None = None
-    """Why the tool did not answer, for the user, with what to do next; None if it did."""
+    """Why the tool did not answer, and what to do next, for the user; None if it did answer."""
     left_out: int = 0
-    """Number of characters that were cut; `text` says so at its end."""
+    """Number of characters that were cut; if any were, `text` says so at its end."""
     seconds: float = 0.0
 
 
 class ToolServer(Protocol):
-    """Offers tools. All methods are called from one event loop; calls can run concurrently."""
+    """Offers tools. All methods are called on one event loop; calls can run concurrently."""
 
     @property
     def name(self) -> str:
@@ -97,27 +97,27 @@ class ToolServer(Protocol):
         ...
 
     async def tools(self) -> Sequence[ToolSpec]:
-        """Return its tools, sorted by name, starting it if necessary. Raises ToolError."""
+        """Return its tools, sorted by name, starting the server if necessary. Raises ToolError."""
         ...
 
     async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
         """Call a tool with a JSON object, given as text.
 
         Raises ToolError if there is no answer, or if the tool no longer matches `tool`. Cancelling this
-        cancels the call at the server. The caller limits time and text.
+        cancels the call on the server. The caller limits the time and the length of the text.
         """
         ...
 
     async def close(self) -> None:
-        """Stop it. Running calls raise ToolError."""
+        """Stop the server. Calls in progress raise ToolError."""
         ...
 
 
 def inert(text: str) -> str:
     """Make text printable, and remove characters that models can see but people cannot.
 
-    Unicode tags and other format characters can hide instructions. Joiners are kept, because scripts and
-    emoji need them.
+    Unicode tags and other format characters can hide instructions. Joiners are preserved, because some
+    scripts and emoji need them.
     """
     text = printable(text)
     if text.isascii():
@@ -133,5 +133,5 @@ def shown_arguments(arguments: str) -> str:
 
 
 def visible_escapes(text: str) -> str:
-    r"""Return text with the characters that `inert` would drop written as \uXXXX."""
+    r"""Return text with the characters that `inert` would remove written as \uXXXX."""
     return "".join(c if c in "\n\t" or inert(c) == c else f"\\u{ord(c):04x}" for c in text)

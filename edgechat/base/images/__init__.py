@@ -1,1 +1,1 @@
-"""Images from users: untrusted files, decoded in a child process and stored under their hash."""
+"""Images from users: untrusted files, decoded in a child process and stored under their hashes."""

@@ -1,8 +1,8 @@
 """Child process that decodes images with Pillow; see `edgechat.base.images.image`.
 
-A file of a few bytes can require gigabytes, and decoders are large programs in C, so they run in a process
-with limits on memory and time. Only the formats below are opened: Pillow knows many more, some of which start
-other programs.
+A file of a few bytes can require gigabytes, and decoders are large C programs, so they run in a process with
+limits on memory and time. Only the formats below are opened: Pillow supports many more, and some of those
+start other programs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TURNS: dict[Any, Transpose] = {
     7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_90,
 }
-"""By the value of the EXIF orientation."""
+"""Keyed by the value of the EXIF orientation tag."""
 _SIDEWAYS = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it to one of them."
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
@@ -95,7 +95,7 @@ class _Decoding:
 
 
 def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]:
-    """Return the image and, unless it is only checked, its pixels.
+    """Return the image and, unless it is only being checked, its pixels.
 
     Any exception is reported as a problem with the file.
     """
@@ -181,7 +181,7 @@ def _scaled(
 
 
 def _divided(size: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Divide a size as Pillow does: rounded up, so that nothing vanishes."""
+    """Divide a size as Pillow does: rounding up, so that no side becomes zero."""
     return -(-size[0] // factor), -(-size[1] // factor)
 
 

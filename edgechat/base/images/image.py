@@ -1,6 +1,6 @@
 """Images: their description in messages, their decoder in a child process, and their library on disk.
 
-Whatever is wrong with a file, the answer is an ImageError within seconds. Pixels come in bands of rows.
+Whatever is wrong with a file, the result is an ImageError within seconds. Pixels are sent in bands of rows.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     """An image on this machine."""
 
     digest: str
-    """BLAKE2b of the file's bytes, 32 hexadecimal digits: it identifies the image, whatever its name."""
+    """BLAKE2b of the file's bytes (32 hexadecimal digits), which identifies the image under any name."""
     path: str
     """The file, which exists until the reply has ended."""
     width: int
-    """In pixels, as decoded: after EXIF rotation, and scaled down if there are more than MAX_PIXELS."""
+    """In pixels, as decoded: after EXIF rotation, and scaled down if the image exceeds MAX_PIXELS."""
     height: int
 
 
 TIME_LIMIT = 20.0
-"""Seconds allowed for one image; the largest take two or three."""
+"""Number of seconds allowed per image; the largest take two or three."""
 MEMORY_LIMIT = 1536 * 2**20
 """Memory limit for the process, in bytes; the largest images with transparency take half of it."""
 
@@ -62,7 +62,7 @@ class Decode(msgspec.Struct, frozen=True, tag=True):
     box: tuple[int, int] | None = None
     """Maximum width and height, in pixels."""
     check: bool = False
-    """Whether to only check that it can be decoded."""
+    """Whether to check only that it can be decoded."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag=True):
@@ -88,7 +88,9 @@ class ImageFacts:
 
     format: Format
     width: int
-    """As `Decoder.pixels` returns it: after EXIF rotation, and scaled down if too large."""
+    """The width that `Decoder.pixels` returns: after EXIF rotation, and scaled down if the image is too
+    large.
+    """
     height: int
 
 
@@ -104,7 +106,7 @@ class Decoder(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def inspect(self, source: Path | bytes, *, name: str | None = None) -> ImageFacts:
-        """Return an image's format and size. All of it is decoded, to find any damage."""
+        """Return an image's format and size. The whole image is decoded, to detect any damage."""
         decoded = self._decode(source, Decode(MAX_PIXELS, check=True), name or self.name_of(source))
         return ImageFacts(decoded.format, decoded.width, decoded.height)
 
@@ -118,8 +120,8 @@ class Decoder(FileDecoder):
         """Return an image as RGB, rotated according to its EXIF data, on a white background.
 
         Only the first frame of an animation is returned. An image with more than `most_pixels` is first
-        scaled down by a power of two. The result is scaled down exactly to fit into `box`, a width and a
-        height.
+        scaled down by a power of two. The result is then scaled down to fit exactly into `box`,
+        a width and a height, if that is given.
         """
         name = self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
@@ -155,7 +157,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
     def add(self, data: bytes, *, name: str | None = None, decoder: Decoder | None = None) -> Image:
         """Store an image, or mark it as used if it is already stored. Raises ImageError.
 
-        name: the start of error messages. decoder: checks the image; if None, one is started.
+        name: how error messages refer to the image. decoder: checks the image; if None, one is started.
         """
         if (image := self._used(digest_of(data))) is not None:
             return image
@@ -163,7 +165,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
             return self._keep(data, checks.inspect(data, name=name))
 
     def add_file(self, path: Path) -> Image:
-        """Store a copy of a file. Raises ImageError, including for pipes and devices."""
+        """Store a copy of a file. Raises ImageError, also for pipes and devices."""
         return self.add(Decoder.read_file(path), name=Decoder.name_of(path))
 
     def _found(self, digest: str, path: str, facts: ImageFacts) -> Image:

@@ -1,8 +1,8 @@
-r"""LaTeX formulas as Unicode text: inline, or displayed on several lines.
+"""LaTeX formulas as Unicode text: inline, or displayed on several lines.
 
-A formula is converted as a whole or stays as the model wrote it. No library does that: they drop unknown
-commands (pylatexenc), leave a mixture of LaTeX and Unicode (unicodeit), or have neither matrices nor bounds
-on hostile input (flatlatex).
+A formula is either converted as a whole or left as the model wrote it. No library does that: they drop
+unknown commands (pylatexenc), leave a mixture of LaTeX and Unicode (unicodeit), or have neither matrices nor
+protection against hostile input (flatlatex).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LONGEST = 2000
 
 @lru_cache(maxsize=1024)
 def in_line(formula: str) -> str | None:
-    """Return a formula as a line of Unicode; None if it cannot be converted."""
+    """Return a formula as one line of Unicode, or None if it cannot be converted."""
     box = _converted(formula, tall=False)
     return box.lines[0].strip() if box is not None else None
 
 
 @lru_cache(maxsize=256)
 def displayed(formula: str) -> tuple[str, ...] | None:
-    """Return a formula as lines of Unicode with built-up fractions; None if it cannot be converted."""
+    """Return a formula as lines of Unicode with stacked fractions, or None if it cannot be converted."""
     box = _converted(formula, tall=True)
     return tuple(line.rstrip() for line in box.lines) if box is not None else None
 
@@ -71,7 +71,7 @@ class Unconvertible(ValueError):
 
 
 class Reader:
-    """Recursive-descent parser for a formula. tall: whether the result may take several lines."""
+    """Recursive-descent parser for a formula. tall: whether the result may span several lines."""
 
     def __init__(self, formula: str, *, tall: bool) -> None:
         self._tokens: list[str] = _TOKEN.findall(formula)
@@ -103,7 +103,7 @@ class Reader:
         return self._peek()
 
     def _script_sign(self) -> str:
-        """Return '^', '_' or "'" if it comes next, skipping white space before it; else ''."""
+        """Return '^', '_' or "'" if it comes next, after skipping white space; otherwise ''."""
         at = self._at
         if (token := self._skip_space()) in _SCRIPT_SIGNS:
             return token

@@ -1,4 +1,4 @@
-"""Layout of formulas: spaces and parentheses between their parts, and boxes of several lines."""
+"""Layout of formulas: spaces and parentheses between their parts, and boxes that span several lines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Kind = Literal["", "word", "tail", "group", "large"]
 class Part(NamedTuple):
     """A part of a formula, and its spacing.
 
-    Kinds: a space separates 'word' from letters and digits, and 'tail' only from those after it. 'group'
-    needs parentheses as the base of a script. 'large' has limits above and below.
+    Kinds: 'word' is separated by a space from adjacent letters and digits, 'tail' only from those that follow
+    it. 'group' needs parentheses as the base of a script. 'large' has limits above and below.
     """
 
     box: Box
@@ -47,7 +47,7 @@ def operand(text: str, simple: re.Pattern[str]) -> str:
 
 
 def _is_enclosed(text: str) -> bool:
-    """Return whether the first and last characters are a pair of parentheses."""
+    """Return whether the first and last characters are a matching pair of parentheses."""
     if text[:1] != "(" or text[-1:] != ")":
         return False
     depth = 0
@@ -59,7 +59,7 @@ def _is_enclosed(text: str) -> bool:
 
 
 def script(text: str, table: dict[int, int], sign: str) -> str:
-    """Return a superscript or subscript, written after ^ or _ if the table lacks a character."""
+    """Return a superscript or subscript, written after ^ or _ if the table lacks one of its characters."""
     if not text:
         return ""
     if (small := symbols.scripted(text.replace(" ", ""), table)) is not None:
@@ -108,7 +108,7 @@ def _apart(before: Part, part: Part, last: str, first: str) -> bool:
 
 
 _LARGEST = 20_000
-"""Maximum size of a box in terminal cells: many screens."""
+"""Maximum size of a box in terminal cells, enough for many screens."""
 _MOST_CELLS = 2000
 """Maximum number of entries in a matrix."""
 

@@ -6,7 +6,7 @@ import unicodedata
 
 
 def _pairs(table: str) -> dict[str, str]:
-    """Parse a table of names, each followed by its sign."""
+    """Parse a table of names, each followed by its symbol."""
     words = table.split()
     return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -47,7 +47,7 @@ _NOTHING = """
 """
 _SPACES = {",": " ", ";": " ", ":": " ", " ": " ", ">": " ", "!": "", "quad": "  ", "qquad": "    "}
 ORDINARY = _greek() | _pairs(_SIGNS) | _SPACES | dict.fromkeys(_NOTHING.split(), "")
-"""Written without spaces around them."""
+"""Symbols written without spaces around them."""
 
 OPERATORS = _pairs("""
     times ×  cdot ·  div ÷  pm ±  mp ∓  ast ∗  circ ∘  bmod mod  oplus ⊕  ominus ⊖  otimes ⊗  oslash ⊘
@@ -64,13 +64,13 @@ OPERATORS = _pairs("""
     nparallel ∦  perp ⊥  mid ∣  nmid ∤  vdash ⊢  dashv ⊣  models ⊨  vDash ⊨  therefore ∴  because ∵
     bowtie ⋈  lhd ⊲  rhd ⊳
 """)
-"""Written with a space on each side."""
+"""Symbols written with a space on each side."""
 
 LARGE = _pairs("""
     sum ∑  prod ∏  coprod ∐  bigcup ⋃  bigcap ⋂  bigvee ⋁  bigwedge ⋀  bigoplus ⨁  bigotimes ⨂  bigodot ⨀
     biguplus ⨄  bigsqcup ⨆
 """)
-"""Signs whose limits are above and below them in a displayed formula."""
+"""Symbols whose limits are placed above and below them in a displayed formula."""
 
 INTEGRALS = _pairs("int ∫  iint ∬  iiint ∭  oint ∮  oiint ∯")
 
@@ -88,10 +88,10 @@ ACCENTS = _pairs("""
     acute \u0301  grave \u0300
     mathring \u030a
 """)
-"""Combining characters, which follow their letter."""
+"""Combining characters, which follow the letter they modify."""
 
 LONG_ACCENTS = ("overline", "underline", "overrightarrow")
-"""Accents that may cover several letters."""
+"""Accents that can cover several letters."""
 
 _ALPHABETS = _pairs("""
     mathbb DOUBLE-STRUCK  mathcal SCRIPT  mathscr SCRIPT  mathfrak FRAKTUR  mathbf BOLD  boldsymbol BOLD
@@ -102,7 +102,7 @@ TEXTS = _words("text textbf textrm textit textsf texttt textnormal mbox hbox ope
 
 
 def in_alphabet(command: str, text: str) -> str | None:
-    r"""Return letters and digits in a mathematical alphabet: \mathbb{R} is ℝ. None for other commands."""
+    r"""Return letters and digits in a mathematical alphabet: \mathbb{R} gives ℝ. None for other commands."""
     alphabet = _ALPHABETS.get(command)
     return None if alphabet is None else "".join(_letter(alphabet, char) for char in text)
 
@@ -129,7 +129,7 @@ SUBSCRIPTS = str.maketrans("0123456789+-−=()aehijklmnoprstuvxβγρφχ", "₀
 
 
 def scripted(text: str, table: dict[int, int]) -> str | None:
-    """Return `text` in superscript or subscript characters, or None if one does not exist."""
+    """Return `text` in superscript or subscript characters, or None if any of them does not exist."""
     return text.translate(table) if all(ord(char) in table for char in text) else None
 
 
@@ -151,7 +151,7 @@ FENCES = {
     "vmatrix": ("|", "|"),
     "Vmatrix": ("‖", "‖"),
 }
-"""Environments with rows of cells, and their left and right fences."""
+"""Environments with rows of cells, with their left and right delimiters."""
 LINES = _words("""
     equation align aligned alignat alignedat gather gathered multline split flalign eqnarray displaymath
 """)
@@ -159,4 +159,4 @@ LINES = _words("""
 TALL = _pairs("""
     ( ⎛⎜⎜⎝  ) ⎞⎟⎟⎠  [ ⎡⎢⎢⎣  ] ⎤⎥⎥⎦  { ⎧⎨⎪⎩  } ⎫⎬⎪⎭  | ││││  ‖ ‖‖‖‖  ⌊ ⎢⎢⎢⎣  ⌋ ⎥⎥⎥⎦  ⌈ ⎡⎢⎢⎢  ⌉ ⎤⎥⎥⎥
 """)
-"""Top, middle, remainder and bottom of delimiters that span several lines."""
+"""The top, middle, repeated and bottom pieces of delimiters that span several lines."""

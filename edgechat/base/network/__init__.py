@@ -1,1 +1,1 @@
-"""What edgechat may reach: the public web, llama.cpp servers on this machine, or nothing at all."""
+"""What edgechat is allowed to reach: the public web, llama.cpp servers on this machine, or nothing at all."""

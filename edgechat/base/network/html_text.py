@@ -1,7 +1,8 @@
-"""HTML as Markdown text: headings, lists and code keep their marks, and table rows are tab-separated.
+"""HTML as Markdown text: headings, lists and code are marked up, and table rows are tab-separated.
 
-A malicious page can make Python's parser take hours, so this runs in a child process (`main`). The libraries
-offer less: inscriptis needs lxml and requests and lays out tables in columns; selectolax yields only a tree.
+A malicious page can keep Python's parser busy for hours, so this runs in a child process (`main`). Libraries
+offer less: inscriptis needs lxml and requests and lays out tables in columns; selectolax only produces a
+tree.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from edgechat.base.process.ask import answer
 from edgechat.base.process.child import limit_memory
 
 _SLICE = 1 << 16
-"""Characters parsed at once."""
+"""Number of characters to parse at once."""
 _UNSEEN = frozenset(("script", "style", "noscript", "template", "svg", "iframe", "object"))
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _LISTS = frozenset(("ul", "ol"))
@@ -23,15 +24,15 @@ _PARAGRAPHS = frozenset(("p", "table", "section", "article", "header", "footer",
 _LINES = frozenset(("div", "br", "li", "tr", "dt", "dd", "caption", "option"))
 _BLOCKS = _LINES | _LISTS | _PARAGRAPHS | {*_HEADINGS, "pre"}
 _DEEPEST = 8
-"""Nested lists beyond this depth are no longer indented."""
+"""Lists nested more deeply than this are not indented any further."""
 _CHARSET = re.compile(r"(?:charset|encoding)=[\"']?([\w.:-]+)", re.IGNORECASE)
 _SLOW_CHARSETS = ("idna", "punycode")
-"""Encodings of host names, which take minutes for a page."""
+"""Encodings for host names, which would take minutes to decode a page."""
 _SPACES = re.compile(r"\s+")
 
 
 def decoded(data: bytes, content_type: str = "") -> str:
-    """Decode a page with the charset from its content type or first bytes, or else as UTF-8."""
+    """Decode a page using the charset from its content type or its first bytes, or else UTF-8."""
     for mark, charset in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
             return data.decode(charset, "replace").removeprefix("\ufeff")
@@ -39,7 +40,7 @@ def decoded(data: bytes, content_type: str = "") -> str:
     try:
         charset = codecs.lookup(named.group(1) if named else "utf-8").name
         return data.decode("utf-8" if charset in _SLOW_CHARSETS else charset, "replace")
-    except (LookupError, ValueError):  # no such charset, or it does not encode text
+    except (LookupError, ValueError):  # there is no such charset, or it does not encode text
         return data.decode("utf-8", "replace")
 
 
@@ -65,14 +66,14 @@ class _HtmlReader(HTMLParser):
         self._parts: list[str] = []
         self._title: list[str] = []
         self._unseen, self._unseen_depth = "", 0
-        """The outermost hidden element, and how many elements of its kind are open."""
+        """The outermost hidden element, and how many elements with the same tag are open."""
         self._link = ""
         self._in_title = self._in_pre = False
         self._lists = self._cells = 0
         self._breaks = 0
-        """Newlines before the next text."""
+        """Number of newlines to insert before the next text."""
         self._is_fresh = True
-        """Whether the line is empty except for a mark at its start."""
+        """Whether the line is empty apart from a marker at its start."""
 
     def title(self) -> str:
         """Return the title so far, as one line."""
@@ -136,7 +137,7 @@ class _HtmlReader(HTMLParser):
                 self._write(data)
 
     def _break(self, tag: str) -> bool:
-        """End a line or a paragraph if the tag does so; return whether it does."""
+        """End the line or paragraph if this tag requires it; return whether it does."""
         if tag not in _BLOCKS:
             return False
         wanted = 1 if self._cells or self._lists or tag in _LINES else 2
@@ -171,6 +172,6 @@ def page_text(html: str) -> str:
 
 
 def main() -> None:
-    """In a child: answer HTML with its text."""
+    """In a child: convert HTML requests to text."""
     limit_memory(_MEMORY)
     answer(lambda html: page_text(html.decode()).encode("utf-8", "replace"))

@@ -1,7 +1,7 @@
 """Addresses of memory lenders: RPC servers on this machine, and other machines reached by ssh.
 
-They come from settings and command lines and become arguments to ssh: a host that starts with a dash would be
-taken as an option, and other special characters could reach a shell.
+They come from settings and command lines and are passed to ssh as arguments: a host that starts with a dash
+would be parsed as an option, and other special characters could reach a shell.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _OPTIONS = (
-    "BatchMode=yes",  # there is nowhere to type a password
+    "BatchMode=yes",  # there is no way to enter a password
     "ExitOnForwardFailure=yes",
     "ConnectTimeout=10",
     "ServerAliveInterval=2",
@@ -46,7 +46,7 @@ class SshHost:
     user: str | None = None
     port: int | None = None
     program: str = "edgechat"
-    """edgechat's command on that machine."""
+    """The edgechat command on that machine."""
 
     @property
     def is_loopback(self) -> bool:
@@ -62,7 +62,7 @@ class SshHost:
 
     @property
     def destination(self) -> list[str]:
-        """Arguments for ssh that name the machine."""
+        """Arguments that tell ssh which machine to use."""
         user = [] if self.user is None else ["-l", self.user]
         port = [] if self.port is None else ["-p", str(self.port)]
         return [*user, *port, "--", self.host]
@@ -83,7 +83,7 @@ def ssh_host(address: str) -> SshHost | None:
 
 
 def ssh_refusal(address: str) -> str:
-    """Return the error message for an address that is refused."""
+    """Return the error message for an address that is not accepted."""
     return f"{address[:80]!r} is not the address of a worker: edgechat reaches other machines only by ssh."
 
 
@@ -100,7 +100,7 @@ def rpc_address(server: str) -> str | None:
 
 
 def rpc_refusal(server: str) -> str:
-    """Return the error message for an RPC server that is refused."""
+    """Return the error message for an RPC server that is not accepted."""
     return (
         f"{server[:80]!r} is not a llama.cpp server on this machine: edgechat accepts only 127.0.0.1:PORT, "
         "because RPC servers have no access control."

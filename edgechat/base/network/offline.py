@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from edgechat.base.text import one_line
 
 OFFLINE, OFFLINE_OPTION = "EDGECHAT_OFFLINE", "--offline"
-"""edgechat's variable, and the value that the option gives it; child processes inherit it."""
+"""edgechat's environment variable, and the value it gets from the option; child processes inherit it."""
 _VARIABLES = (OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
@@ -22,7 +22,7 @@ def offline_by() -> str | None:
 
 
 def is_true(variable: str) -> bool:
-    """Return whether an environment variable is true by the rules of huggingface_hub."""
+    """Return whether an environment variable counts as true by huggingface_hub's rules."""
     return os.environ.get(variable, "").strip().upper() in _TRUE
 
 
@@ -42,10 +42,10 @@ _SOCKS = ("socks5", "socks5h")
 
 
 def unusable_proxy() -> tuple[str, str] | None:
-    """Return why a proxy in the environment cannot be used, and a hint; None if all can be used.
+    """Return why a proxy in the environment cannot be used, and a hint; None if all of them can be used.
 
-    httpx sets up all of them for any request, so that even a proxy for other addresses makes it raise
-    ValueError or ImportError.
+    httpx sets up all proxies for every request, so even a proxy for other addresses makes it raise ValueError
+    or ImportError.
     """
     from urllib.request import getproxies  # 20 ms, not needed by commands that send no requests
 

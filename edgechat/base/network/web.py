@@ -1,8 +1,8 @@
 """Fetcher for untrusted URLs on the public web: only public addresses, with limits on time and size.
 
-Otherwise a client or a model could make edgechat fetch what only this machine can reach: its router, a
-cloud's metadata, other programs. So each host is resolved here, all its addresses are checked, and the
-connection goes to one of them, whatever the name resolves to a moment later.
+Without it, a client or a model could make edgechat fetch what only this machine can reach: its router, cloud
+metadata, other programs. So each host is resolved here, all its addresses are checked, and the connection
+goes to one of those, even if the name resolves to something else a moment later.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _CONNECT, _IDLE = 5.0, 5.0
 MAX_REDIRECTS = 3
 _MOST_ADDRESSES = 3
-"""Maximum number of a host's addresses to try."""
+"""Maximum number of addresses to try per host."""
 _PORTS = (None, 80, 443)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Networks for protocols, relays, tunnels and documentation, which some Python versions do not know.
+# Networks for protocols, relays, tunnels and documentation, which some Python versions do not recognize.
 _SPECIAL = tuple(
     ipaddress.ip_network(network)
     for network in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")
@@ -36,7 +36,7 @@ _SPECIAL = tuple(
 
 
 class NotFetched(Exception):
-    """A URL was not fetched; the text completes 'it cannot be fetched: ...'."""
+    """A URL could not be fetched; the text completes 'it cannot be fetched: ...'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Fetched:
 
     data: bytes
     content_type: str
-    """According to its server, which may be wrong; '' if not given."""
+    """The type reported by the server, which may be wrong; '' if it reported none."""
     url: str
     """Its URL after redirects."""
     cut: bool
@@ -53,7 +53,7 @@ class Fetched:
 
 
 Resolve = Callable[[str, int], Sequence[str]]
-"""Function from a host and a port to the host's addresses. Raises OSError."""
+"""Resolves a host and a port to the host's addresses. Raises OSError."""
 
 
 def addresses_of(host: str, port: int) -> list[str]:
@@ -90,9 +90,9 @@ class PublicWeb:
         self._transport = transport
 
     def fetch(self, url: str, *, most_bytes: int, seconds: float, may_cut: bool = False) -> Fetched:
-        """Return the resource at a URL, of any type. Raises NotFetched.
+        """Return the resource at a URL, whatever its type. Raises NotFetched.
 
-        may_cut: whether to return the first `most_bytes` of a larger resource instead of refusing it.
+        may_cut: whether to return the first `most_bytes` of a larger resource instead of rejecting it.
         """
         if (switch := offline_by()) is not None:
             raise NotFetched(f"{switch} keeps edgechat offline")
@@ -105,7 +105,7 @@ class PublicWeb:
         import httpx2
 
         try:
-            # Proxies would resolve names themselves; cookies and passwords must not be sent.
+            # Proxies would resolve names themselves, and cookies and passwords must not be sent.
             timeout = httpx2.Timeout(_IDLE, connect=_CONNECT)
             with httpx2.Client(
                 timeout=timeout, follow_redirects=False, trust_env=False, transport=self._transport

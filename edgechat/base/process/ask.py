@@ -1,8 +1,8 @@
 """Child processes that answer a single request.
 
-They do work unfit for a front end: native code that may crash or hang in a driver, and measurements.
-Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit. Whatever
-happens to the caller, the child ends.
+They do work that is too risky for a front end: measurements, and native code that may crash or hang in a
+driver. Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit.
+Whatever happens to the caller, the child exits.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from edgechat.base.process import frames, spawn
 from edgechat.base.text import one_line
 
 _LIFE = 120.0
-"""Seconds after which a child exits by itself, even if it cannot notice that its parent is gone."""
+"""Seconds after which a child exits by itself, even if it cannot detect that its parent is gone."""
 _GRACE = 2.0
-"""Seconds for native code to return before an orphaned child exits regardless."""
+"""How many seconds native code has to return before an orphaned child exits anyway."""
 _LOG_TAIL = 4096
 
 
@@ -30,7 +30,10 @@ class ChildFailed(Exception):
 
 
 def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
-    """Ask a child with this role, and return its answer. Raises ChildFailed after at most `limit` seconds."""
+    """Send a request to a child with this role, and return its answer.
+
+    limit: the time limit in seconds. Raises ChildFailed.
+    """
     import subprocess  # 18 ms, not needed by `edgechat --version`
     import tempfile
 
@@ -63,7 +66,7 @@ def answer(work: Callable[[bytes], bytes]) -> None:
     import faulthandler
     import threading
 
-    # This thread needs no GIL, so it ends the process even if native code never returns.
+    # This thread does not need the GIL, so it ends the process even if native code never returns.
     faulthandler.dump_traceback_later(_LIFE, exit=True)
     incoming, outgoing = spawn.adopt_pipe()
     request = frames.read(incoming)
@@ -79,12 +82,12 @@ def answer(work: Callable[[bytes], bytes]) -> None:
 
 
 def _end_unheard(pipe: int) -> None:
-    """Exit once nobody can read the answer, after removing temporary files."""
+    """Exit once nobody can read the answer any longer, after removing temporary files."""
     import _thread
     import select
 
     answers = select.poll()
-    answers.register(pipe, 0)  # report only that the other end is closed
+    answers.register(pipe, 0)  # report only when the other end is closed
     answers.poll()
     _thread.interrupt_main(signal.SIGTERM)
     time.sleep(_GRACE)

@@ -1,7 +1,7 @@
 """Child processes that answer requests one at a time, with limits on time and memory.
 
-They run code that may hang, use unlimited memory or abort its process (an untrusted template, a native
-allocator): `Child.ask` returns an answer or raises ChildLost within a limited time.
+They run code that may hang, use unlimited memory or abort its process, such as an untrusted template or a
+native allocator. `Child.ask` returns an answer or raises ChildLost within a limited time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from edgechat.base.errors import EngineError
 from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
-"""Seconds for a child to get ready, which includes importing its libraries from a cold disk."""
+"""How many seconds a child has to get ready, which includes importing its libraries from a cold disk."""
 _POLL_SECONDS = 0.02
 _ORPHANED_AFTER = 60
-"""A child exits by itself if an answer takes this many seconds; its parent would have killed it earlier."""
+"""A child exits by itself if an answer takes this many seconds; its parent would have killed it by then."""
 
 
 class ChildLost(Exception):
@@ -38,7 +38,7 @@ class Child:
     """The parent's side of a child process. Not thread-safe."""
 
     def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
-        """Start it, with its stderr connected to `log`. It takes a moment to be ready.
+        """Start the process, with its stderr connected to `log`. It takes a moment to be ready.
 
         Raises ChildNeverReady if no process, thread or pipe can be created.
         """
@@ -68,7 +68,7 @@ class Child:
         return self._process.poll() is None
 
     def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
-        """Return the answer. Raises ChildLost if it takes over `seconds`, or over `memory` bytes."""
+        """Return the answer. Raises ChildLost if it takes over `seconds`, or more than `memory` bytes."""
         try:
             if not self._ready:
                 try:
@@ -96,7 +96,7 @@ class Child:
                 pipe.close()
 
     def _read(self) -> None:
-        """Collect answers in a separate thread, so that waiting for them can time out."""
+        """Collect answers on a separate thread, so that waiting for them can time out."""
         with contextlib.suppress(OSError, ValueError, frames.BrokenFrame):
             while (payload := frames.read(self._process.stdout)) is not None:
                 self._answers.put(payload)
@@ -124,7 +124,7 @@ class RestartingChild:
     """
 
     def __init__(self, role: str, what: str, *, seconds: float, memory: int) -> None:
-        """seconds, memory: limits for one answer. what: names the child's purpose in errors."""
+        """seconds, memory: limits for each answer. what: describes the child's purpose in error messages."""
         self._role, self._what = role, what
         self._seconds, self._memory = seconds, memory
         self._child: Child | None = None
@@ -182,7 +182,7 @@ def resident_bytes(pid: int) -> int:
 def limit_memory(n_bytes: int) -> None:
     """In the child: limit the address space to `n_bytes`, so that allocations beyond it fail.
 
-    Windows has no such limit and macOS rejects it; there, only the parent watches.
+    Windows has no such limit and macOS rejects it; on both, only the parent watches memory.
     """
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
@@ -193,10 +193,10 @@ def limit_memory(n_bytes: int) -> None:
 def serve(
     pipes: tuple[BinaryIO, BinaryIO], answer: Callable[[bytes], bytes], *, seconds: int = _ORPHANED_AFTER
 ) -> NoReturn:
-    """In the child: report readiness, answer until the parent is gone, then exit.
+    """In the child: report readiness, answer requests until the parent is gone, then exit.
 
-    Also exits if an answer takes longer than `seconds`: native code may block the thread that notices the end
-    of the parent.
+    Also exits if an answer takes longer than `seconds`: native code may be blocking the thread that would
+    notice that the parent is gone.
     """
     import faulthandler
 

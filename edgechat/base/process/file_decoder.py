@@ -1,6 +1,6 @@
-"""Decoder for untrusted files, in a child process that gets a file in parts and returns its contents.
+"""Decoder for untrusted files, in a child process that receives a file in parts and returns its contents.
 
-Whatever is wrong with a file, the answer is an error within seconds. Subclasses decode images
+Whatever is wrong with a file, the result is an error within seconds. Subclasses decode images
 (`edgechat.base.images.image`), sounds (`edgechat.base.sound.sound`) and documents
 (`edgechat.documents.reading.reader`).
 """
@@ -22,11 +22,11 @@ from edgechat.base.text import mebibytes, one_line
 
 MAX_FILE_BYTES = 64 * 2**20
 PART = 32 * 2**20
-"""Bytes sent at once, in either direction."""
+"""Number of bytes sent at once, in either direction."""
 
 
 class FilePart(msgspec.Struct, frozen=True, tag=True):
-    """A part of the next file, which may be longer than a frame."""
+    """A part of the next file, which may be larger than one frame."""
 
     data: bytes
 
@@ -58,9 +58,10 @@ def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
 
 
 class FileDecoder:
-    """Asks one child process about files, one at a time. Not thread-safe.
+    """Asks a single child process about files, one at a time. Not thread-safe.
 
-    `source` is a file or its bytes. Error messages start with `name`, by default the file's name.
+    `source` is a path or the file's bytes. Error messages start with `name`, which defaults to the file's
+    name.
     """
 
     role: ClassVar[str]
@@ -68,16 +69,16 @@ class FileDecoder:
     """The kind of file, for messages: 'image'."""
     error: ClassVar[type[EdgechatError]]
     unready: ClassVar[type[EdgechatError]]
-    """Raised if the child does not start."""
+    """The exception raised if the child does not start."""
     lost: ClassVar[type[EdgechatError]]
-    """Raised if the child dies while decoding a file."""
+    """The exception raised if the child dies while decoding a file."""
     smaller: ClassVar[str]
     """Hint for a file that is too large."""
     otherwise: ClassVar[str]
-    """Hint for a file that killed the child."""
+    """Hint for a file that made the child crash or exceed its limits."""
 
     def __init__(self, *, seconds: float, memory: int) -> None:
-        """seconds, memory: limits for each question."""
+        """seconds, memory: limits for each request."""
         self._seconds, self._memory = seconds, memory
         self._child: Child | None = None
 
@@ -100,7 +101,7 @@ class FileDecoder:
 
     @classmethod
     def read_file(cls, path: Path, name: str | None = None) -> bytes:
-        """Return a file's bytes. Raises `error`, including for pipes and devices."""
+        """Return a file's bytes. Raises `error`, also for pipes and devices."""
         name = name or cls.name_of(path)
         try:
             return paths.read_bytes(path, MAX_FILE_BYTES)
@@ -130,7 +131,7 @@ class FileDecoder:
     def _ask(self, question: msgspec.Struct, name: str, *, seconds: float | None = None) -> bytes:
         """Ask the child about the file that was sent, and return its answer. Raises `unready` or `lost`.
 
-        seconds: a shorter time limit than usual.
+        seconds: a time limit shorter than the usual one.
         """
         assert self._child is not None  # a new one would not have the file
         with self._translated(name):
@@ -155,5 +156,5 @@ class FileDecoder:
     def _problem(
         self, name: str, problem: str, hint: str, error: type[EdgechatError] | None = None
     ) -> EdgechatError:
-        """Return an error about a problem that the child found, by default of class `self.error`."""
+        """Return an error for a problem that the child found; its class defaults to `self.error`."""
         return (error or self.error)(f"{name} {one_line(problem)}.", hint=hint)

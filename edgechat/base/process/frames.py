@@ -1,4 +1,4 @@
-"""Messages on a pipe: four bytes of length (little endian), then that many bytes of MessagePack."""
+"""Messages on a pipe: a four-byte length (little-endian), then that many bytes of MessagePack."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class BrokenFrame(Exception):
 
 
 def pack(payload: bytes) -> bytes:
-    """Return `payload` as a frame. Raises BrokenFrame above the limit."""
+    """Return `payload` as a frame. Raises BrokenFrame if it exceeds the limit."""
     return HEADER.pack(_limited(len(payload))) + payload
 
 
 def write(stream: BinaryIO, payload: bytes) -> None:
-    """Write `payload` as a frame to an unbuffered stream, which may accept it in parts."""
+    """Write `payload` as a frame to an unbuffered stream, which may accept only a part at a time."""
     data = pack(payload)
     while data:
         data = data[stream.write(data) :]
 
 
 def length(header: bytes) -> int:
-    """Return the payload's length according to a frame's header. Raises BrokenFrame above the limit."""
+    """Return the payload length given in a frame's header. Raises BrokenFrame if it exceeds the limit."""
     return _limited(HEADER.unpack(header)[0])
 
 
@@ -37,7 +37,7 @@ def _limited(size: int) -> int:
 
 
 def read(stream: BinaryIO) -> bytes | None:
-    """Return the next frame's payload, or None at a clean end of the stream. Raises BrokenFrame."""
+    """Return the next frame's payload, or None if the stream ends between frames. Raises BrokenFrame."""
     header = stream.read(HEADER.size)
     if not header:
         return None

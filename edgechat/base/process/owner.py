@@ -1,7 +1,7 @@
 """Owners: the processes that write replies or have loaded models, and whether they are still running.
 
-A database in WAL mode belongs to one machine, so a process id is enough. If a living writer is mistaken for
-dead (in a container with separate process ids), its next update corrects its reply.
+A database in WAL mode belongs to one machine, so a process id is enough. If a live writer is mistaken for a
+dead one (in a container with separate process ids), its next update corrects its reply.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import msgspec
 
 _SAME_START = 2.0
-"""Seconds by which a process's start time may shift when the clock is adjusted."""
+"""How many seconds a process's start time may shift when the clock is adjusted."""
 
 
 class Owner(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""Programs other than edgechat, which end when edgechat ends, for whatever reason.
+"""Programs other than edgechat, which are ended when edgechat ends, for whatever reason.
 
-A child process (`main`) sits between the two: it starts the program in a separate process group, limits its
-log, and ends the group once its own stdin is closed.
+A child process (`main`) sits between the two: it starts the program in a separate process group, limits the
+size of its log, and ends the group once its own stdin is closed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import psutil
 from edgechat.base.process import frames, spawn
 
 GRACE_SECONDS = 5.0
-"""Seconds for the program to end by itself, once asked to."""
+"""How many seconds the program has to exit after being asked to."""
 MOST_LOG = 4 * 2**20
-"""Maximum size of the log in bytes; beyond it, the log is started afresh."""
+"""Maximum size of the log in bytes; beyond it, the log is cleared and restarted."""
 _KILL_SECONDS = 2.0
 _POLL_SECONDS = 0.05
-_NOT_STARTED = 127  # the exit code that shells use for this
+_NOT_STARTED = 127  # the exit code that shells use in this case
 
 
 class ProgramStart(msgspec.Struct, frozen=True):
@@ -37,20 +37,21 @@ class ProgramStart(msgspec.Struct, frozen=True):
 
     command: tuple[str, ...]
     environment: dict[str, str]
-    """All variables; nothing is inherited."""
+    """All its environment variables; none are inherited."""
 
 
 class Program:
-    """A running program. Belongs to one event loop and must be closed."""
+    """A running program. It belongs to one event loop and must be closed."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, start: ProgramStart, log: int) -> Program:
-        """Start it, with its output connected to `log`, a descriptor opened for appending. Raises OSError.
+        """Start the program. Raises OSError.
 
-        A program that cannot be started counts as ended, and the log says why.
+        log: a descriptor opened for appending, which receives the output. A program that cannot be started
+        counts as ended, and the log says why.
         """
         options = spawn.options(log) | {"stdout": subprocess.DEVNULL}
         process = await asyncio.create_subprocess_exec(*spawn.command("program"), **options)
@@ -62,14 +63,14 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, negative for the signal that ended the program; None while it runs."""
+        """The exit code, negative if a signal ended the program; None while it is running."""
         code = self._process.returncode
         if code is None or sys.platform == "win32" or not 128 < code < 255:
             return code
         return 128 - code
 
     async def close(self) -> None:
-        """End it and all processes in its group. Idempotent."""
+        """End the program and all processes in its group. Idempotent."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -99,7 +100,7 @@ def main() -> None:
     code = process.wait()
     kill_group(process.pid, psutil.Process().children(recursive=True))
     log.join(_KILL_SECONDS)
-    if sys.platform == "win32":  # where codes are unsigned, and `_exit` takes a signed number
+    if sys.platform == "win32":  # where exit codes are unsigned, and `_exit` takes a signed number
         code = ctypes.c_int(code).value
     elif code < 0:
         code = 128 - code
@@ -110,7 +111,7 @@ def _end_with_parent(incoming: BinaryIO, process: subprocess.Popen[bytes]) -> No
     with contextlib.suppress(OSError, frames.BrokenFrame):
         while frames.read(incoming) is not None:
             pass
-    # Descendants in other groups can be found as long as their parents live.
+    # Descendants in other groups can be found only while their parents are alive.
     started = psutil.Process().children(recursive=True)
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
@@ -124,7 +125,7 @@ def _end_with_parent(incoming: BinaryIO, process: subprocess.Popen[bytes]) -> No
 
 
 def kill_group(group: int | None, processes: Iterable[psutil.Process]) -> None:
-    """Kill a process group, which Windows does not have, and other processes."""
+    """Kill a process group (Windows does not have them) and other processes."""
     if group is not None and sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
@@ -134,7 +135,7 @@ def kill_group(group: int | None, processes: Iterable[psutil.Process]) -> None:
 
 
 def _log(output: BinaryIO) -> None:
-    """Copy the program's output to the log, starting afresh when it gets too long."""
+    """Copy the program's output to the log, clearing the log when it gets too long."""
     room = MOST_LOG
     while data := os.read(output.fileno(), 65536):
         if len(data) > room:

@@ -1,8 +1,8 @@
-"""Command lines, pipes and environments of child processes, in a checkout and in the packaged program.
+"""Command lines, pipes and environments for child processes, in a checkout and in the packaged program.
 
 A child communicates over its stdin and stdout, which it replaces at once (`adopt_pipe`). File descriptor 1
-then points at the log, so output from native code reaches neither the pipe nor the terminal. No port is
-opened, nor anything else that another user could open. End-of-file tells a child that its parent is gone.
+then points to the log, so output from native code reaches neither the pipe nor the terminal. Nothing that
+another user could open is created, such as a port. End-of-file tells a child that its parent is gone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def adopt_pipe() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb", buffering=0)
 
 
-# Variables that locate a command and its files; none of the user's others are passed on.
+# Variables needed to locate a command and its files; none of the user's other variables are passed on.
 _NEEDED = ("HOME", "PATH", "TMPDIR")
 _NEEDED_ON_WINDOWS = (
     *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROGRAMFILES"),
@@ -79,6 +79,6 @@ _NEEDED_ON_WINDOWS = (
 
 
 def needed_environment(*more: str) -> dict[str, str]:
-    """Return the environment variables that every program gets, and those named in `more`, if set."""
+    """Return the environment variables that every program gets, plus those named in `more` that are set."""
     needed = _NEEDED_ON_WINDOWS if sys.platform == "win32" else _NEEDED
     return {name: os.environ[name] for name in (*needed, *more) if name in os.environ}

@@ -1,1 +1,1 @@
-"""Sounds from users: untrusted files, decoded in a child process and stored under their hash."""
+"""Sounds from users: untrusted files, decoded in a child process and stored under their hashes."""

@@ -28,15 +28,15 @@ Mono = npt.NDArray[np.float32]
 
 _INFO = {"wav": miniaudio.wav_get_info, "mp3": miniaudio.mp3_get_info, "flac": miniaudio.flac_get_info}
 _MP3_FRAME = re.compile(rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")
-"""The beginning of an MP3: a tag, or a frame of layer III."""
+"""The start of an MP3: a tag, or a layer III frame."""
 _BLOCK = 1 << 16
-"""Samples decoded at once."""
+"""Number of samples decoded at once."""
 _ZEROS = 16
-"""Zero crossings of the filter on each side."""
+"""Number of zero crossings of the filter on each side."""
 _ROLL_OFF = 0.94
-"""Cutoff of the filter, as a fraction of the highest frequency that the lower rate can carry."""
+"""Cutoff of the filter, as a fraction of the highest frequency that the lower rate can represent."""
 _MOST_ROWS = 1 << 16
-"""Samples computed at once."""
+"""Number of output samples computed at once."""
 _AGAIN = "Record or download it again; if it plays elsewhere, save it from there as 16-bit WAV."
 
 
@@ -103,7 +103,7 @@ def _format_of(data: bytes) -> SoundFormat:
 
 
 def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
-    """Return a sound's sample rate, and the mean of its channels, between -1 and 1. Raises NotDecodable."""
+    """Return a sound's sample rate, and the mean of its channels, from -1 to 1. Raises NotDecodable."""
     try:
         info = _INFO[kind](file)
         check_shape(1, info.sample_rate, info.nchannels)
@@ -126,10 +126,10 @@ def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
 
 
 def resampled(sound: Mono, rate: int, to: int) -> Mono:
-    """Resample a sound by J. O. Smith's bandlimited interpolation. Its duration stays the same.
+    """Resample a sound using J. O. Smith's bandlimited interpolation. Its duration stays the same.
 
-    If the ratio of the rates is up / down, every up-th output sample uses the same filter, and its inputs are
-    `down` apart.
+    If the ratio of the rates is up / down, every up-th output sample uses the same filter, and the inputs of
+    those are `down` samples apart.
     """
     if rate == to or not len(sound):
         return sound
@@ -154,7 +154,7 @@ def resampled(sound: Mono, rate: int, to: int) -> Mono:
 
 
 def _filter(fraction: float, cutoff: float, half: int) -> Mono:
-    """Return the weights of 2 * half inputs, for a point between the middle two."""
+    """Return the weights for 2 * half inputs, for a point between the middle two."""
     distances = np.arange(1 - half, half + 1) - fraction
     window = np.cos(np.clip(distances / half, -1, 1) * np.pi / 2) ** 2
     weights = np.sinc(cutoff * distances) * window

@@ -1,6 +1,6 @@
 """Sounds: their description in messages, their decoder in a child process, and their library on disk.
 
-Whatever is wrong with a file, the answer is a SoundError within seconds.
+Whatever is wrong with a file, the result is a SoundError within seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgechat.base.process import file_decoder
 from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 
 MAX_SECONDS = 1800
-"""Maximum length of a sound, in seconds: half an hour is 115 MB for a model, and up to 45,000 tokens."""
+"""Maximum length of a sound in seconds; for a model, half an hour is 115 MB and up to 45,000 tokens."""
 MIN_RATE, MAX_RATE = 4000, 384_000
 """Limits for a file's sample rate, in samples per second."""
 MAX_CHANNELS = 8
@@ -32,14 +32,14 @@ class Samples(msgspec.Struct, frozen=True):
 
     rate: int
     pcm: bytes
-    """32-bit floats between -1 and 1, little endian."""
+    """32-bit floats between -1 and 1, little-endian."""
 
 
 class Sound(msgspec.Struct, frozen=True, tag="sound"):
     """A sound on this machine."""
 
     digest: str
-    """BLAKE2b of the file's bytes, 32 hexadecimal digits: it identifies the sound, whatever its name."""
+    """BLAKE2b of the file's bytes (32 hexadecimal digits), which identifies the sound under any name."""
     path: str
     """The file, which exists until the reply has ended."""
     seconds: float
@@ -60,7 +60,7 @@ def check_shape(seconds: float, rate: int, channels: int) -> None:
 
 
 TIME_LIMIT = 20.0
-"""Seconds allowed for one sound; half an hour of MP3 takes one."""
+"""Number of seconds allowed per sound; half an hour of MP3 takes one."""
 MEMORY_LIMIT = 1536 * 2**20
 """Memory limit for the process, in bytes."""
 
@@ -69,7 +69,7 @@ class DecodeSound(msgspec.Struct, frozen=True, tag=True):
     """Request to decode the file that was sent, and to keep its samples until the next one."""
 
     rate: int
-    """Samples per second; 0: only check whether it can be decoded."""
+    """Samples per second; 0 to check only whether it can be decoded."""
 
 
 class Span(msgspec.Struct, frozen=True, tag=True):
@@ -109,7 +109,7 @@ class SoundDecoder(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def inspect(self, source: Path | bytes) -> SoundFacts:
-        """Return a sound's format and length. All of it is decoded, to find any damage."""
+        """Return a sound's format and length. The whole sound is decoded, to detect any damage."""
         decoded = self._decode(source, 0, self.name_of(source))
         return SoundFacts(decoded.format, decoded.seconds)
 

@@ -1,7 +1,7 @@
 """Export: conversations as files, in Markdown for reading or in JSON for importing again.
 
-Only the user can read the files, which are overwritten only on request. JSON contains the images; Markdown
-can link to them.
+The files are readable only by the user, and existing files are overwritten only on request. JSON contains the
+images; Markdown can link to them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _image(image: AttachedImage, links: Mapping[str, str]) -> str:
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)
-"""Raised for file names and files: RuntimeError for an unknown ~user, ValueError for a NUL."""
+"""Raised when accessing a file: RuntimeError for an unknown ~user, ValueError for a NUL character."""
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:
@@ -159,7 +159,7 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def target(name: str, title: str, ending: str = ".md") -> Path:
-    """Return the path for a `name` from the user; for a folder, a new file in it named after the title.
+    """Return the path for a `name` typed by the user; in a folder, a new file named after the title.
 
     ~ is the home folder; '' is the current folder. Raises NotWritten.
     """
@@ -193,7 +193,7 @@ def export_to_file(conversation: Conversation, name: str) -> Path:
 
 
 def write_chat(conversation: Conversation, path: Path, *, as_json: bool, force: bool = False) -> None:
-    """Write a conversation to a file. Markdown links to images in a folder beside it; JSON contains them.
+    """Write a conversation to a file. Markdown links to images in a folder next to it; JSON contains them.
 
     force: overwrite an existing file. Raises NotWritten.
     """
@@ -223,7 +223,7 @@ def _file_name(image: AttachedImage) -> str:
 
 
 def free_name(title: str, ending: str, folder: Path) -> Path:
-    """Return the path of a new file named after a title: 'what-is-a-quant-2.md'."""
+    """Return an unused path named after a title: 'what-is-a-quant-2.md'."""
     words = re.sub(r"[^\w]+", "-", title.lower()).strip("-_")[:_NAME].rstrip("-_") or "conversation"
     number = 1
     while (path := folder / (f"{words}-{number}{ending}" if number > 1 else f"{words}{ending}")).exists():

@@ -45,9 +45,9 @@ from edgechat.engine.types import ErrorInfo
 
 FORMAT: Literal["edgechat"] = "edgechat"
 VERSION = 1
-"""Version of the format that `to_json` writes; additional fields do not change it."""
+"""Version of the format that `to_json` writes; adding fields does not change it."""
 MOST_BYTES = 256 * 2**20
-"""Maximum size of a file with its images, which base64 makes a third larger."""
+"""Maximum size of a file including its images, which base64 makes a third larger."""
 MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
 _MOST_PASSAGES = 10_000
@@ -55,7 +55,7 @@ _MOST_PASSAGES = 10_000
 _MOST_USES = 1000
 """Maximum number of tool calls in a reply."""
 _LARGEST = 1 << 20
-"""Maximum side of an image, in pixels, if it is known only from the file."""
+"""Maximum width or height of an image, in pixels, if they are known only from the imported file."""
 _KNOWN = (
     'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
 )
@@ -77,11 +77,11 @@ class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     updated_at: float = 0.0
     pinned: bool = False
     settings: ChatSettings = ChatSettings()
-    """Without tools, documents and adapters: importing must not enable any, and their paths are private."""
+    """No tools, documents or adapters: importing must not enable any, and their paths are private."""
 
 
 class ExportedImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An exported image of a question or of a reply's tool results."""
+    """An exported image, from a question or from the tool results in a reply."""
 
     name: str
     width: int = 0
@@ -125,13 +125,13 @@ class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
     chat: Chat
     turns: tuple[Turn, ...]
     files: dict[str, bytes] = {}
-    """The images in the turns, by digest."""
+    """The images in the turns, keyed by digest."""
 
 
 async def add_chat(store: Store, new: ImportedChat) -> None:
-    """Store a conversation, with those of its images that can be decoded. Raises StoreError.
+    """Store a conversation, along with any of its images that can be decoded. Raises StoreError.
 
-    The other images appear as missing. Passages link to their documents if those are also on this machine.
+    The other images show up as missing. Passages link to their documents if those are also on this machine.
     """
     turns = await asyncio.to_thread(_with_documents, new.turns)
     if new.files:
@@ -141,7 +141,7 @@ async def add_chat(store: Store, new: ImportedChat) -> None:
 
 
 def _with_documents(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Give passages the paths of their documents on this machine, or only a name if there is none."""
+    """Set each passage's path to its document on this machine, or to a bare name if there is none."""
     here = cache(locations)
 
     def found(file: Attachment) -> Attachment:
@@ -253,7 +253,7 @@ def _imported(chat: Chat, turns: Sequence[ExportedTurn], ids: dict[str, str]) ->
 
 
 def _check(turns: Sequence[ExportedTurn]) -> None:
-    """Refuse turns that do not form a tree or exceed the limits."""
+    """Reject turns that do not form a tree or that exceed the limits."""
     if not turns:
         _refuse("it contains no turns")
     if len(turns) > MOST_TURNS:
@@ -286,7 +286,7 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
     values |= {
         "id": ids[turn.id],
         "parent_id": ids[turn.parent_id] if turn.parent_id is not None else None,
-        # No program is writing it any more.
+        # No program is still writing it.
         "state": "interrupted" if turn.state == "streaming" else turn.state,
         "created_at": _past(turn.created_at),
         "images": tuple(map(_image, turn.images)),
@@ -412,7 +412,7 @@ def _message(number: int, message: Any) -> tuple[Role, str, tuple[ExportedImage,
         if len(images) > _MOST_ATTACHMENTS:
             _refuse(f"message {number} has more than {_MOST_ATTACHMENTS} images")
     if content is None and role == "assistant":
-        content = ""  # a message with tool calls only
+        content = ""  # a message that contains only tool calls
     if not isinstance(content, str):
         _refuse(f"the content of message {number} is not text")
     return role, content, tuple(images)

@@ -1,4 +1,4 @@
-"""The tool calls in a reply: approved, carried out, and shown with their results."""
+"""Tool calls in a reply: getting permission, carrying them out, and showing them with their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgechat.tools.tool import MAX_RESULT, ToolSpec, visible_escapes
 _AT_ONCE = 4
 """Maximum number of calls running at the same time."""
 _LEAST_RESULT = 400
-"""Characters kept from every result, whatever the limit."""
+"""Number of characters kept from each result, regardless of the limit."""
 STOPPED = "The user stopped the reply before there was a result."
 
 
@@ -43,15 +43,15 @@ class ToolAccess:
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """Event: the model has written a call, or one starts or ends. Comes between the events of requests."""
+    """Event: the model has written a call, or a call has started or ended. Comes between requests' events."""
 
     turn_id: str
     """The id of the reply's turn."""
     use: ToolUse
     running: bool = False
-    """Whether it is running; before that, the user may be asked."""
+    """Whether the call is running; before it starts, the user may be asked."""
     error: EdgechatError | None = None
-    """Why there is no result, for the user."""
+    """Why there is no result, as an error to show to the user."""
 
 
 def engine_tool(tool: ToolSpec) -> Tool:
@@ -71,7 +71,7 @@ class RoundOfCalls:
         *,
         most: int,
     ) -> None:
-        """images: stores the images in results. most: maximum characters in all results together."""
+        """images: where images from results are stored. most: maximum total characters across all results."""
         self._turn_id = turn_id
         self._uses = [_with_tool(use, access.tools.find(use.name)) for use in uses]
         self._access = access
@@ -88,7 +88,7 @@ class RoundOfCalls:
             yield UseChanged(self._turn_id, use)
         self._task = asyncio.create_task(self._run_all())
         self._task.add_done_callback(lambda _: self._events.put_nowait(None))
-        if self._stopping:  # stopped before it began
+        if self._stopping:  # stopped before it started
             self._task.cancel()
         try:
             while (event := await self._events.get()) is not None:
@@ -116,7 +116,7 @@ class RoundOfCalls:
                     tasks.create_task(self._run(use))
 
     def _groups(self) -> Sequence[Sequence[ToolUse]]:
-        """Return the calls in order, in groups that run concurrently."""
+        """Return the calls in order, grouped so that the calls in a group can run concurrently."""
         groups: list[list[ToolUse]] = []
         was_reading = False
         for use in self._uses:
@@ -206,7 +206,7 @@ def told_in_words(model: str) -> str:
 
 
 def hints(tool: ToolSpec) -> str:
-    """Return a sentence about a tool's effects, according to its server."""
+    """Return a sentence about a tool's effects, as claimed by its server."""
     if tool.built_in:
         return "A tool of edgechat that changes nothing." if tool.read_only else "A tool of edgechat."
     server = one_line(tool.server, _LONGEST_NAME)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgechat.documents.library import DocumentLibrary
 
 _PASSAGES_LETTERS = 8000
-"""Maximum characters of a document search result, some 2,500 tokens."""
+"""Maximum number of characters in a document search result (about 2,500 tokens)."""
 
 
 class ChatTools:
@@ -68,7 +68,7 @@ class ChatTools:
         return AskingPermission(await self.consents(), chat_id, ask)
 
     async def consents(self) -> ConsentStore:
-        """Return the stored permissions, kept on disk only if the conversations are. Raises StoreError."""
+        """Return the stored permissions, on disk only if the conversations are. Raises StoreError."""
         if self._consents is None:
             lasting = (await self._store()).lasting
             self._consents = ConsentStore(consents_path() if lasting else None)
@@ -96,14 +96,14 @@ class ChatTools:
 
 
 def missing_tool(problem: EdgechatError) -> str:
-    """Return a problem from `ToolSet.problems` as a note."""
+    """Turn a problem from `ToolSet.problems` into a note."""
     return f"{problem.message} {problem.hint or ''}".strip()
 
 
 def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
     """Parse the tool names that a user typed: 'calculator, files:~/notes'. Raises ToolError, DocumentError.
 
-    The path of a folder can contain spaces but no commas; it is made absolute.
+    The path of a folder can contain spaces but not commas, and is converted to an absolute path.
     """
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     offered = [server.name for server in known]

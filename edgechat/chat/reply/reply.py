@@ -1,4 +1,4 @@
-"""A reply: requests are repeated until no tool is called, and the text is saved while it is generated.
+"""A reply: repeats requests until the model calls no more tools, and saves the text as it is generated.
 
 `ReplyLoop` puts tool results into the next request; `ReplySaver` writes the text at least every half second.
 """
@@ -39,9 +39,9 @@ _TOO_MANY = "Not called: this reply has called tools as often as one may."
 _MOST_CALLS = 32
 """Maximum number of calls in one request."""
 _LETTERS = 3
-"""Characters per token, at least, in nearly all texts."""
+"""Minimum number of characters per token in nearly any text."""
 FLUSH_SECONDS = 0.4
-"""Seconds between two writes of a reply."""
+"""Seconds between writes of a reply."""
 
 
 class ReplySaver:
@@ -116,7 +116,7 @@ class ReplySaver:
         return msgspec.structs.replace(self._turn, rounds=(*self._turn.rounds, part), content="", thinking="")
 
     def add(self, event: RequestEvent) -> None:
-        """Add the text or call in an event, if there is any."""
+        """Add any text or call that an event contains."""
         match event:
             case Delta(thinking=True):
                 now = time.monotonic()
@@ -141,14 +141,14 @@ class ReplySaver:
         self._has_changed()
 
     def end_round(self) -> None:
-        """Begin the next part of the reply, after the results of the calls so far."""
+        """Start the next part of the reply, after the results of the calls so far."""
         self._turn = self.turn
         self._content, self._thinking, self._uses = [""], [""], []
         self._thinking_tokens, self._thinking_began, self._thinking_seconds = 0, 0.0, 0.0
         self._has_changed()
 
     def take_figures(self, model: ModelInfo | None, finished: Finished | None) -> None:
-        """Add the figures of a request that has ended; finished: None if it was cut short."""
+        """Add the figures for a request that has ended; finished: None if it was cut short."""
         figures = Figures(
             reason=finished.reason if finished else None,
             usage=finished.usage if finished else None,
@@ -234,9 +234,9 @@ class ReplyLoop:
         self.finished: Finished | None = None
         """How the last request ended."""
         self.is_complete = False
-        """Whether the reply has ended by itself."""
+        """Whether the reply has ended on its own."""
         self.begun = False
-        """Whether there has been an event."""
+        """Whether any event has arrived."""
         self.engine = engine
         self._saver = saver
         self._access = access
@@ -252,7 +252,7 @@ class ReplyLoop:
         """Yield the events of all requests and calls. Raises the engine's errors.
 
         messages: those before the reply. If the reply is being continued, `request` also contains the
-        messages that it already has.
+        messages for its existing part.
         """
         n_left = self._access.rounds
         if tools := self._access.offered:
@@ -303,7 +303,7 @@ class ReplyLoop:
     async def _request(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         self._request_id, self.finished = request.id, None
         try:
-            # If the reader leaves early, the stream is closed at once, cancelling the request.
+            # If the consumer stops early, the stream is closed at once, which cancels the request.
             async with aclosing(self.engine.stream(request, self._on_progress)) as events:
                 async for event in events:
                     self.begun = True

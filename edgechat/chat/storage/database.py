@@ -22,14 +22,14 @@ class Database:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        """None: in memory."""
+        """None for a database in memory."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._db: sqlite3.Connection | None = None
 
     async def _connect(self, busy_ms: int, *, copied: Path | None = None) -> None:
         """Open or create the file. Raises StoreError; a file that cannot be read is left unchanged.
 
-        copied: a file that cannot be written; a copy of it is opened in memory.
+        copied: a file that cannot be written, so that a copy of it is opened in memory.
         """
         if copied is not None:
             self._db = await self._on_thread(lambda: copy_in_memory(copied, busy_ms=busy_ms))

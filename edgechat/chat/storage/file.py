@@ -22,7 +22,7 @@ def store_path() -> Path:
 
 
 def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
-    """Open or create the file (None: in memory) and migrate its schema.
+    """Open or create the file (in memory if `path` is None) and migrate its schema.
 
     busy_ms: how long to wait for other programs' locks. Raises sqlite3.Error, OSError, and StoreError if the
     file has a newer schema.
@@ -54,9 +54,9 @@ def connect_to_read(path: Path, *, busy_ms: int) -> sqlite3.Connection:
 
 
 def copy_in_memory(path: Path, *, busy_ms: int) -> sqlite3.Connection:
-    """Return an in-memory copy of a file that cannot be written; an empty one if there is no file.
+    """Return an in-memory copy of a file that cannot be written, or an empty database if there is no file.
 
-    The copy can be migrated, and its conversations continued. Raises as `connect` does.
+    The copy can be migrated, and its conversations can be continued. Raises the same errors as `connect`.
     """
     copy = _open(":memory:", busy_ms)
     try:

@@ -1,6 +1,6 @@
 """The schema, as a sequence of migrations.
 
-`PRAGMA user_version` counts those applied to a file. Never edit a released migration; append another.
+`PRAGMA user_version` stores how many were applied to a file. Never edit a released migration; append another.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _attached(column: str) -> str:
     return f"coalesce((SELECT group_concat({each}, char(10)) FROM json_each({column})), '')"
 
 
-# prefix = '1': without an index of first letters, every search would begin by joining a tenth of all words.
+# prefix = '1': without an index of first letters, every search would start by joining a tenth of all words.
 # content = '': the index stores no text, so removing a turn from it needs the text that was inserted.
 # `number` is a turn's rowid in the index, because an undeclared rowid may change. A turn gets it when it is
 # added to the index, once it is no longer streaming. System prompts are not searched.
@@ -107,7 +107,8 @@ CREATE TRIGGER turn_was_deleted AFTER DELETE ON turns
     END;
 """
 
-# A row belongs to a chat, and is deleted with it, or to a program's new conversation, which is not stored.
+# A row belongs either to a chat, with which it is deleted, or to a program's new conversation, which is not
+# stored yet.
 _UNSENT = """
 CREATE TABLE unsent (
     conversation_id TEXT UNIQUE REFERENCES conversations (id) ON DELETE CASCADE,
@@ -143,7 +144,7 @@ CREATE TABLE response_items (
 CREATE INDEX response_items_by_id ON response_items (id);
 """
 
-# The files are beside the database, named by their digests, because several turns may share one.
+# The image files are next to the database and named after their digests, because several turns may share one.
 _IMAGES = """
 CREATE TABLE turn_images (
     turn_id  TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE,
@@ -161,7 +162,8 @@ CREATE INDEX turn_images_by_digest ON turn_images (digest);
 def _indexed(row: str) -> str:
     """Return an SQL expression for everything in a turn that is indexed besides its content.
 
-    Without calls, it gives the same text as in `_SEARCH`: removing text from the index needs the same text.
+    For turns without calls, it yields the same text as in `_SEARCH`, because removing text from the index
+    requires exactly the text that was inserted.
     """
     column = f"{row}.rounds"
     texts = (

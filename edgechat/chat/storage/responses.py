@@ -12,10 +12,10 @@ from edgechat.base.errors import PromptTooLong, ResponseNotFound
 from edgechat.chat.storage.file import truncate_wal
 
 DAYS = 30
-"""Days that a response is kept after it was stored, or last continued."""
+"""Number of days for which a response is kept after it was stored or last continued."""
 MOST_RESPONSES, MOST_BYTES = 1000, 64 * 2**20
 CHAIN_ITEMS, CHAIN_BYTES = 8192, 8 * 2**20
-"""Limits for items that a request refers to without sending them; the same as for items that it sends."""
+"""Limits on items that a request refers to without sending them; the same as for items that it does send."""
 
 _CHAIN = """WITH RECURSIVE chain (id, previous_id, n) AS (
     SELECT id, previous_id, 1 FROM responses WHERE id = ?
@@ -115,7 +115,7 @@ def input_items(db: sqlite3.Connection, response_id: str) -> list[StoredItem]:
 
 
 def chain(db: sqlite3.Connection, response_id: str) -> list[bytes]:
-    """Return the items of a response and of all responses that it continues, the oldest first.
+    """Return the items of a response and of all responses that it continues, oldest first.
 
     Raises ResponseNotFound if one of the responses is missing, and PromptTooLong.
     """
@@ -151,7 +151,7 @@ def too_long() -> PromptTooLong:
 
 
 def referenced(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, bytes]:
-    """Return the items that are stored, by id; the latest one if several have the same id."""
+    """Return those of the items that are stored, keyed by id; if several share an id, the latest one."""
     found = {}
     for item_id in dict.fromkeys(ids):
         row = db.execute(

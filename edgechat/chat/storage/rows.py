@@ -1,7 +1,7 @@
 """Converts database rows to records, and back.
 
-A JSON column that is damaged, or was written by a newer edgechat, is ignored: the conversation can be listed,
-found and opened without it.
+A JSON column that is damaged, or was written by a newer edgechat, is ignored, so that the conversation can
+still be listed, found and opened.
 """
 
 from __future__ import annotations

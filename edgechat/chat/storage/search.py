@@ -1,7 +1,7 @@
-"""Search: the words of a query, the SQL for the index of all texts (see `migrations`), and snippets.
+"""Search: query parsing, the SQL for the full-text index (see `migrations`), and snippets.
 
-All words must occur; the last may be only the beginning of a word. Case and diacritics are ignored. What the
-index does not tokenize (scripts without spaces, symbols as in "C++") is searched for literally.
+Every word must match; the last can be a prefix. Case and diacritics are ignored. Anything that the index
+cannot tokenize (scripts without spaces, symbols as in "C++") is matched literally.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, 
 _LONGEST, _MOST_WORDS = 200, 12
 _SNIPPET, _BEFORE = 160, 40
 _MOST_PLACES = 200
-"""Maximum number of matches of a word that are considered in one text."""
+"""Maximum number of matches to consider per word in one text."""
 
-# Thai, Lao, Burmese, Khmer, Hangul, kana and Han: words begin anywhere.
+# Thai, Lao, Burmese, Khmer, Hangul, kana and Han: words can start anywhere.
 _WIDE = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
@@ -34,7 +34,7 @@ _MARKS = "[\u0300-\u036f]*"
 
 
 class _Folding(dict[int, str]):
-    """Maps the code of a character to one character without case and diacritics."""
+    """Maps a character's code to a single character without case or diacritics."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -51,7 +51,7 @@ _FOLDING = _Folding()
 
 
 def folded(text: str) -> str:
-    """Return `text` without case and diacritics; character positions stay the same."""
+    """Return `text` without case or diacritics; character positions stay the same."""
     return text.lower() if text.isascii() else text.translate(_FOLDING)
 
 
@@ -62,7 +62,7 @@ class SearchWord:
     text: str
     is_last: bool
     is_literal: bool
-    """Whether it is searched for as a string rather than as a word."""
+    """Whether it is matched as a substring instead of as a word."""
     pattern: re.Pattern[str]
     """Matches the word in folded text."""
 
@@ -91,11 +91,11 @@ class Snippet:
     marks: tuple[tuple[int, int], ...]
     """Spans of the matches in the line."""
     n_words: int
-    """How many of the words occur in the whole text."""
+    """How many of the query's words occur in the whole text."""
 
 
 def parse_query(typed: str) -> list[SearchWord]:
-    """Return the words of a query, which has no syntax."""
+    """Split a query into words; there is no query syntax."""
     typed = unicodedata.normalize("NFC", encodable(typed[: 4 * _LONGEST]))
     texts = one_line(typed, _LONGEST).removesuffix("…").split()
     texts = [text for text in texts if any(map(str.isalnum, text)) or _SIGN.search(text)][:_MOST_WORDS]
@@ -109,7 +109,7 @@ def all_occur(words: list[SearchWord], text: str) -> bool:
 
 
 def snippet(text: str, words: list[SearchWord]) -> Snippet:
-    """Return a printable line of `text` where most of the words occur; its beginning if none do."""
+    """Return a printable line of `text` where most of the words occur, or its beginning if none do."""
     whole = folded(text)
     places = [(start, number) for number, word in enumerate(words) for start in _starts(word, whole)]
     if not places:
@@ -126,7 +126,7 @@ def snippet(text: str, words: list[SearchWord]) -> Snippet:
 
 
 def marks(line: str, words: list[SearchWord]) -> tuple[tuple[int, int], ...]:
-    """Return the spans of the words in a line, ordered and without overlap."""
+    """Return the spans of the words in a line, in order and not overlapping."""
     text = folded(line)
     spans: list[tuple[int, int]] = []
     for start, end in sorted(match.span() for word in words for match in word.pattern.finditer(text)):
@@ -155,7 +155,7 @@ def _starts(word: SearchWord, text: str) -> list[int]:
 
 
 def _densest(places: list[tuple[int, int]]) -> int:
-    """Return the place where a snippet should start to contain the most words. `places` must be sorted."""
+    """Return where a snippet should start in order to contain the most words. `places` must be sorted."""
     best = most = end = 0
     inside: Counter[int] = Counter()
     for start, number in places:
@@ -178,9 +178,9 @@ _IN_TURN = "(" + " OR ".join(f"{text} LIKE ? ESCAPE '~'" for text in _TEXTS) + "
 
 
 def search(db: sqlite3.Connection, text: str, limit: int = 50, chat_id: str | None = None) -> list[Hit]:
-    """Return the places where all words of `text` occur (see `parse_query`), in one chat or in all.
+    """Return the places where every word in `text` occurs (see `parse_query`), in one chat or in all of them.
 
-    Chats with matching titles come first, then the best turns by BM25, newer ones first if they tie.
+    Chats with matching titles come first, then turns ranked by BM25; ties are sorted newest first.
     """
     words = parse_query(text)
     if not words or limit < 1:
@@ -227,7 +227,8 @@ def _turns(
 
 
 def _bounds(db: sqlite3.Connection, chat_id: str | None) -> tuple[str, list[Any]]:
-    # The index knows turns only by number. A chat's numbers are within these bounds, among those of others.
+    # The index identifies turns only by number. A chat's numbers lie within these bounds, mixed with those of
+    # other chats.
     if chat_id is None:
         return "", []
     span = "SELECT min(number), max(number) FROM turns WHERE conversation_id = ?"
@@ -255,7 +256,7 @@ def _texts_of(rounds: Iterable[ToolRound]) -> Iterator[str]:
 
 
 def _titled(db: sqlite3.Connection, words: list[SearchWord]) -> list[Chat]:
-    """Return the chats whose titles contain all words, the most recently used first."""
+    """Return the chats whose titles contain all words, most recently used first."""
     kept = "FROM conversations WHERE trashed_at IS NULL"
     titles = db.execute(f"SELECT id, title {kept} ORDER BY updated_at DESC")
     ids = [chat_id for chat_id, title in titles if all_occur(words, title)][:_MOST_TITLES]

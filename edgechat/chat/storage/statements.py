@@ -37,10 +37,11 @@ def insert_turn(
     system: Turn | None,
     branch: bool,
 ) -> bool:
-    """Append a turn, after inserting the chat that it begins and that chat's system prompt, if given.
+    """Append a turn, first inserting the chat that it starts and that chat's system prompt, if given.
 
-    Unless `branch`, returns False without writing if the parent of a question already has another one, or if
-    a running program is still writing the parent or a reply to it. Raises StoreError if the chat was deleted.
+    Unless `branch` is set, returns False without writing if the parent of a question already has another
+    question, or if a running program is still writing the parent or a reply to it. Raises StoreError if the
+    chat was deleted.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -122,7 +123,7 @@ def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
 
 
 def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
-    """Delete a turn with all its descendants (by the foreign keys), and show its parent's branch."""
+    """Delete a turn with all its descendants (through the foreign keys), and show its parent's branch."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.execute(
@@ -134,7 +135,7 @@ def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
 
 
 def interrupt_orphans(db: sqlite3.Connection) -> None:
-    """Mark the replies of dead processes as interrupted."""
+    """Mark replies left behind by dead processes as interrupted."""
     streaming = db.execute("SELECT id, owner FROM turns WHERE state = 'streaming'").fetchall()
     orphans = [(turn_id,) for turn_id, owner in streaming if not _is_written(owner)]
     if orphans:
@@ -234,7 +235,10 @@ def retitle(db: sqlite3.Connection, chat_id: str, old: str, new: str) -> bool:
 
 
 def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> None:
-    """Change, add or (None) remove a chat's system prompt. A change uses only the content of `system`."""
+    """Set a chat's system prompt, or remove it if `system` is None.
+
+    If the chat already has one, only its content is replaced.
+    """
     with db:
         db.execute("BEGIN IMMEDIATE")
         row = db.execute(
@@ -272,15 +276,15 @@ def restore(db: sqlite3.Connection, chat_id: str) -> bool:
 
 
 def trashed(db: sqlite3.Connection, before: float) -> list[str]:
-    """Return the ids of the chats moved to the trash before a time (seconds since 1970)."""
+    """Return the ids of the chats that were moved to the trash before a given time (seconds since 1970)."""
     rows = db.execute("SELECT id FROM conversations WHERE trashed_at < ?", (before,))
     return [chat_id for (chat_id,) in rows]
 
 
 def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]:
-    """Return the ids of the oldest trashed chats, which exceed the limits of the trash.
+    """Return the ids of the oldest trashed chats, namely those that exceed the limits of the trash.
 
-    The latest one is always kept.
+    The most recently trashed chat is always kept.
     """
     texts = ("content", "thinking", "attachments", "rounds")
     size = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in texts)
@@ -302,7 +306,7 @@ def delete_chats(db: sqlite3.Connection, ids: Sequence[str], *, only_trashed: bo
         db.execute("BEGIN IMMEDIATE")
         deleted = [chat_id for chat_id in ids if _delete(db, chat_id, only_trashed)]
         if deleted:
-            # Otherwise the words stay in older segments of the index until those happen to be merged.
+            # Otherwise the words would stay in older segments of the index until those happen to be merged.
             db.execute("INSERT INTO said (said) VALUES ('optimize')")
     if deleted:
         truncate_wal(db)
@@ -345,7 +349,7 @@ def _delete(db: sqlite3.Connection, chat_id: str, only_trashed: bool) -> bool:
 
 
 def chats(db: sqlite3.Connection, limit: int = 100, *, trashed: bool = False) -> list[Chat]:
-    """Return the chats, the most recently used (or most recently trashed) first."""
+    """Return the chats, most recently used (or most recently trashed) first."""
     order = "trashed_at DESC, updated_at DESC" if trashed else "updated_at DESC"
     return _select(db, _within(trashed), order=order, limit=limit)
 
@@ -356,14 +360,14 @@ def chat(db: sqlite3.Connection, chat_id: str, *, trashed: bool = False) -> Chat
 
 
 def latest(db: sqlite3.Connection, front: Front) -> Chat | None:
-    """Return the chat most recently used at `front`, or None."""
+    """Return the chat used most recently in a front end, or None."""
     return next(iter(_select(db, "front = ? AND trashed_at IS NULL", front, limit=1)), None)
 
 
 def beginning_with(db: sqlite3.Connection, prefix: str, *, trashed: bool | None = False) -> list[Chat]:
-    """Return the chats whose ids begin with a prefix, the most recently used first.
+    """Return the chats whose ids start with a prefix, most recently used first.
 
-    trashed: whether they are in the trash; None for both.
+    trashed: True for chats in the trash, False for the others, None for both.
     """
     return _select(db, f"substr(id, 1, ?) = ? AND {_within(trashed)}", len(prefix), prefix)
 
@@ -382,7 +386,7 @@ def listed(db: sqlite3.Connection, limit: int, *, trashed: bool = False) -> list
 
 
 def headlines(db: sqlite3.Connection, limit: int = 100, offset: int = 0) -> list[Headline]:
-    """Return the pinned chats, then the others, each group with the most recently used first."""
+    """Return the pinned chats, then the others, each group sorted by most recent use."""
     writing = "SELECT 1 FROM turns WHERE state = 'streaming' AND conversation_id = c.id"
     rows = db.execute(
         f"SELECT {CHAT_OF_C}, EXISTS ({writing}) FROM conversations c WHERE trashed_at IS NULL "
@@ -393,7 +397,7 @@ def headlines(db: sqlite3.Connection, limit: int = 100, offset: int = 0) -> list
 
 
 def recent_questions(db: sqlite3.Connection, limit: int = 100) -> list[str]:
-    """Return the latest questions, the newest first, without duplicates."""
+    """Return the latest questions, newest first, without duplicates."""
     rows = db.execute(
         "SELECT t.content FROM turns t JOIN conversations c ON c.id = t.conversation_id "
         "WHERE t.number IS NOT NULL AND t.role = 'user' AND t.content != '' AND c.trashed_at IS NULL "
@@ -436,7 +440,7 @@ _UNSENT = "conversation_id IS ? AND owner IS ?"
 
 
 def keep_unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value: str) -> None:
-    """Store what was typed but not sent in a chat, or in the owner's new conversation; '' deletes it."""
+    """Store the unsent text in a chat, or in the owner's new conversation; '' deletes it."""
     key = _unsent_key(chat_id, owner)
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -449,15 +453,15 @@ def keep_unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value
 
 
 def unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner) -> str:
-    """Return what was typed but not sent in a chat, or in the owner's new conversation; '' if nothing was."""
+    """Return the unsent text in a chat, or in the owner's new conversation; '' if there is none."""
     row = db.execute(f"SELECT value FROM unsent WHERE {_UNSENT}", _unsent_key(chat_id, owner)).fetchone()
     return "" if row is None else str(row[0])
 
 
 def take_over_unsent(db: sqlite3.Connection, owner: Owner) -> str:
-    """Give the owner the newest unsent text of a program that has ended, and return it.
+    """Give the owner the newest unsent text left by a program that has ended, and return it.
 
-    Returns '' if there is none, or if the owner already has some.
+    Returns '' if there is none, or if the owner already has unsent text.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
 """The conversations on disk: one SQLite file, written before anything is computed.
 
 Every call runs on the store's own thread, so the event loop never waits for a disk; when it returns, the file
-has been written. Several programs can use one file at once. A store can also be in memory only.
+has been written. Several programs can use the same file at once. A store can also exist only in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TITLE_LENGTH = 200
 _TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
 """Limits of the trash: number of chats, and bytes of their text."""
 _RESPONSES_BUSY_MS = 2_000
-"""How long storing a response waits for another program's lock, which delays the end of an answer."""
+"""How long storing a response may wait for another program's lock; the wait delays the end of an answer."""
 
 
 class Store(Database):
@@ -48,11 +48,11 @@ class Store(Database):
         self._copied: Path | None = None
         """The file that this store is a copy of."""
         self._pending: dict[str, Turn] = {}
-        """Replies that could not be written yet, by turn id."""
+        """Replies that could not be written yet, keyed by turn id."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:
-        """Open or create the file, migrate its schema, and mark replies of dead programs as interrupted.
+        """Open or create the file, migrate its schema, and mark replies left by dead programs as interrupted.
 
         Raises StoreError; a file that cannot be read is left unchanged.
         """
@@ -96,7 +96,7 @@ class Store(Database):
         stored = _image_folder(self._copied) if self._copied is not None else None
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="edgechat-images-")
-        except OSError:  # no disk has room: stored images can still be shown
+        except OSError:  # no disk has room, but stored images can still be shown
             if stored is None:
                 raise
             return ImageLibrary(stored)
@@ -108,7 +108,7 @@ class Store(Database):
         return self.path is not None
 
     async def close(self) -> None:
-        """Write what is pending and close the file. Raises StoreError if part of a reply is lost."""
+        """Write pending changes and close the file. Raises StoreError if part of a reply is lost."""
         try:
             if self._db is not None:
                 await self._write_pending()
@@ -122,10 +122,10 @@ class Store(Database):
     async def add_turn(
         self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None, branch: bool = False
     ) -> bool:
-        """Append a turn, after inserting the chat that it begins and that chat's system prompt, if given.
+        """Append a turn, first inserting the chat that it starts and that chat's system prompt, if given.
 
-        Returns False, without writing, for a question if another program has asked one in the meantime, or is
-        still writing the turn before it. branch: the turn is another version of a question.
+        For a question, returns False without writing it if another program has asked one in the meantime, or
+        is still writing the turn before it. branch: the turn is another version of a question.
         """
         owner = self._owner if turn.state == "streaming" else None
         await self._write_pending()
@@ -170,7 +170,7 @@ class Store(Database):
     async def find(self, prefix: str, *, trashed: bool | None = False) -> Chat:
         """Return the chat whose id has this prefix. Raises ChatNotFound unless there is exactly one.
 
-        trashed: whether the chat is in the trash; None for either.
+        trashed: True to search the trash, False to search the other chats, None to search both.
         """
         prefix = prefix.strip().lower()
         matches = await self._call(statements.beginning_with, prefix, trashed=trashed) if prefix else []
@@ -222,7 +222,7 @@ class Store(Database):
     async def trash(self, *chat_ids: str) -> None:
         """Move chats to the trash, where only `listed(trashed=True)` shows them, and delete their KV states.
 
-        They stay there for TRASH_DAYS, or until the trash is too full.
+        They stay there for TRASH_DAYS, or until the trash exceeds its limits.
         """
         await self._call(statements.trash, chat_ids)
         await self._forget_states(chat_ids)
@@ -253,15 +253,15 @@ class Store(Database):
             raise damaged(self.path, flaw)
 
     async def keep_unsent(self, chat_id: str | None, value: str) -> None:
-        """Store what was typed but not sent in a chat, replacing what was stored; '' deletes it.
+        """Store the unsent text in a chat, replacing any stored before; '' deletes it.
 
-        chat_id: None for this program's new conversation. Raises StoreError, including if the chat was
+        chat_id: None for this program's new conversation. Raises StoreError, for example if the chat was
         deleted.
         """
         await self._call(statements.keep_unsent, chat_id, self._this_owner, encodable(value))
 
     async def unsent(self, chat_id: str | None) -> str:
-        """Return what was typed but not sent in a chat; '' if there is none.
+        """Return the unsent text in a chat; '' if there is none.
 
         chat_id: None for this program's new conversation.
         """
@@ -270,7 +270,7 @@ class Store(Database):
     async def take_over_unsent(self) -> str:
         """Take over and return the unsent text that an ended program left in its new conversation.
 
-        Returns '' if there is none, or if this program has stored some of its own.
+        Returns '' if there is none, or if this program has already stored unsent text.
         """
         return await self._call(statements.take_over_unsent, self._this_owner)
 

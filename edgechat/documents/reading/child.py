@@ -1,7 +1,7 @@
 """Child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
 
-A file of a few bytes can take hours or gigabytes to read, so the process has limits on memory and time. Text
-is sent in parts, which the parent keeps if the process dies in the middle of a file.
+Reading a file of a few bytes can take hours or gigabytes, so the process has limits on memory and time. The
+text is sent in parts, which the parent keeps even if the process dies halfway through a file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from edgechat.documents.reading.reader import (
 )
 
 _PART_SECONDS = 0.05
-"""Reading time per part, which is the most that is lost if a page hangs. The first page is sent alone."""
+"""Reading time per part: the most that is lost if a page hangs. The first page is sent alone."""
 LONGEST_LINE = 2000
-"""In characters; longer lines are broken at spaces."""
+"""Maximum length of a line in characters; longer lines are broken at spaces."""
 _LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
 _LETTERS = str.maketrans(
     {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
@@ -52,7 +52,7 @@ _READERS: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
 def main() -> None:
     """Answer FilePart with an empty message, and ReadDocument and ReadOn with a DocumentPart."""
     pipes = spawn.adopt_pipe()
-    logging.disable()  # pypdf logs every oddity
+    logging.disable()  # pypdf logs every irregularity
     child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _DocumentReading().answer, seconds=int(TIME_LIMIT) + 5)
 
@@ -77,7 +77,7 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
     def _part(self, seconds: float) -> DocumentPart:
-        """Return the pieces read within `seconds`, at least one.
+        """Return the pieces read within `seconds`, but at least one.
 
         Reports any exception as a problem with the file.
         """
@@ -96,7 +96,7 @@ class _DocumentReading:
 
 
 def tidied(pieces: Iterator[str]) -> Iterator[str]:
-    """Yield whole lines, with control characters, trailing spaces and repeated blank lines removed.
+    """Yield whole lines, after removing control characters, trailing spaces and repeated blank lines.
 
     pieces: text, with PAGE at the start of the first piece of each page.
     """

@@ -13,9 +13,9 @@ from edgechat.base.text import one_line
 from edgechat.documents.reading.reader import AGAIN, PAGE
 
 MOST_OUTPUT = 4000
-"""Maximum characters of an output: the head of a table is enough, and the end of a log is rarely needed."""
+"""Maximum characters per output: a table's first rows are enough, and a log's end is rarely needed."""
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
-"""Output formats that are read, the preferred one first; pictures and programs are not."""
+"""Output formats that are read, in order of preference; pictures and programs are skipped."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FENCE = re.compile("`{3,}")
 
@@ -34,10 +34,10 @@ class _Cell(msgspec.Struct):
     cell_type: str = ""
     source: Text = ""
     input: Text = ""
-    """Code in nbformat 3."""
+    """The code, in nbformat 3."""
     language: str = ""
     level: int = 1
-    """Heading level in nbformat 3."""
+    """The heading level, in nbformat 3."""
     outputs: list[_Output] = []
 
 
@@ -60,13 +60,14 @@ class _Notebook(msgspec.Struct):
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
     cells: list[msgspec.Raw] = []
     worksheets: list[_Worksheet] = []
-    """Cells in nbformat 3."""
+    """The cells, in nbformat 3."""
 
 
 def read_notebook(data: bytes) -> Iterator[str]:
-    """Yield PAGE and the text of each cell: prose unchanged, code and outputs in fences. Raises NotDecodable.
+    """Yield PAGE and the text of each cell. Raises NotDecodable.
 
-    A malformed cell has no text, but still counts as a cell.
+    Prose is unchanged; code and outputs are put in fences. A malformed cell has no text, but still counts as
+    a cell.
     """
     try:
         notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Notebook)
@@ -108,7 +109,7 @@ def _text_of(output: _Output) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return code in a fence longer than any inside it."""
+    """Return code in a fence longer than any fence inside it."""
     fence = "`" * max([2, *(len(found) for found in _FENCE.findall(text))]) + "`"
     return f"{fence}{''.join(language.split())[:20]}\n{text.rstrip()}\n{fence}\n\n"
 

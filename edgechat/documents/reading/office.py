@@ -15,7 +15,7 @@ from edgechat.base.text import mebibytes
 from edgechat.documents.reading.reader import AGAIN, PAGE
 
 _LOCKS = ("META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml")
-"""Found in EPUBs with digital rights management (DRM)."""
+"""Files found in EPUBs with digital rights management (DRM)."""
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh\n"
 """Styles that mammoth does not map by default."""
 _CONTAINER = "META-INF/container.xml"
@@ -90,17 +90,17 @@ def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 _MOST_ENTRIES = 20_000
 _MOST_BYTES = 512 * 2**20
-"""Maximum unpacked size of all entries together, including pictures."""
+"""Maximum total size of all unpacked entries, including pictures."""
 _MOST_RATIO, _FREE = 200, 8 * 2**20
-"""Maximum compression ratio of an entry, and the size below which it does not matter."""
+"""Maximum compression ratio of an entry, and the size below which the ratio is ignored."""
 _MOST_PART = 128 * 2**20
-"""Maximum bytes read from one entry."""
+"""Maximum number of bytes read from one entry."""
 
 
 def _opened(data: bytes, what: str) -> zipfile.ZipFile:
-    """Open an archive, refusing ZIP bombs. Raises NotDecodable.
+    """Open an archive, rejecting ZIP bombs. Raises NotDecodable.
 
-    An entry is never unpacked beyond the size in its header, so a false size counts as damage.
+    No entry is unpacked beyond the size given in its header, so a false size counts as damage.
     """
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -121,6 +121,6 @@ def _opened(data: bytes, what: str) -> zipfile.ZipFile:
 
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of an entry, at most `_MOST_PART`. Raises KeyError, BadZipFile."""
+    """Return the bytes of an entry, up to `_MOST_PART`. Raises KeyError and BadZipFile."""
     with archive.open(name) as entry:
         return entry.read(_MOST_PART)

@@ -1,4 +1,4 @@
-"""PDFs as text, page by page, read by pypdf. Runs in the child process."""
+"""PDFs as text, page by page, using pypdf. Runs in the child process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOCKED = ("is encrypted, and needs a password", "Save it without a password.")
 
 
 def read_pdf(data: bytes) -> Iterator[str]:
-    """Yield PAGE and the text of each page, leaving out what cannot be read. Raises NotDecodable."""
+    """Yield PAGE and the text of each page, skipping whatever cannot be read. Raises NotDecodable."""
     reader = _opened(data)
     headings = _headings(reader)
     problem, has_text = "", False
@@ -64,7 +64,7 @@ def _opened(data: bytes) -> PdfReader:
 
 
 def _headings(reader: PdfReader) -> dict[int, dict[str, int]]:
-    """Return the outline entries that point to each page, with their depths from 1."""
+    """Return, for each page, the outline entries that point to it, with their depths counted from 1."""
     found: dict[int, dict[str, int]] = {}
     waiting: list[tuple[int, Any]] = []
     with contextlib.suppress(Exception):  # many outlines are damaged, and an outline is optional
@@ -84,7 +84,7 @@ def _headings(reader: PdfReader) -> dict[int, dict[str, int]]:
 
 
 def _marked(text: str, headings: dict[str, int]) -> str:
-    """Return a page with its headings marked as in Markdown, and other lines that begin with # escaped."""
+    """Return a page with its headings marked as in Markdown, and other lines that start with # escaped."""
     lines = []
     for line in text.split("\n"):
         depth = headings.get(_key(line)) if headings and len(line) < _LONGEST_HEADING else None
@@ -95,5 +95,5 @@ def _marked(text: str, headings: dict[str, int]) -> str:
 
 
 def _key(heading: str) -> str:
-    """Return a key that matches a heading to its line on the page, ignoring spaces, number and case."""
+    """Return a key that matches a heading to its line on the page, ignoring spaces, case and its number."""
     return "".join(_NUMBER.sub("", heading[:_LONGEST_HEADING]).split()).casefold()

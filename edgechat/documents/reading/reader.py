@@ -1,7 +1,7 @@
-"""Reader for untrusted documents, and the kinds of files that it reads.
+"""Reader for untrusted documents, and the kinds of files that it can read.
 
-Text, Markdown, code and CSV are read in this process; HTML, notebooks, PDF, DOCX and EPUB in a child process
-that serves many files.
+Text, Markdown, code and CSV are read in this process; HTML, notebooks, PDF, DOCX and EPUB are read in a child
+process that is reused for many files.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 from edgechat.base.text import printable
 
 TIME_LIMIT = 20.0
-"""Seconds for one file."""
+"""Number of seconds allowed per file."""
 MEMORY_LIMIT = 2**30
-"""Memory limit of the child process, in bytes."""
+"""Memory limit for the child process, in bytes."""
 AGAIN = "Save or download it again."
 """Hint for damaged files."""
 PAGE = "\f"
-"""Marks the start of each page, chapter or cell; never occurs in text."""
+"""Marks the start of each page, chapter or cell; never occurs in the text itself."""
 MAX_TEXT = 16 * 2**20
 """Maximum size of a document's text, in bytes of UTF-8."""
 
 _SPARE_SECONDS = 2.0
-"""With less time left, no more pages are requested; a page takes less."""
+"""With less time left than this, no more pages are requested; reading a page takes less."""
 
 Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
 
@@ -64,7 +64,7 @@ _NAMES: dict[Kind, str] = {
 }
 _KINDS_BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _KINDS_BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-# Files that programs write for programs: lock files, minified code, source maps.
+# Generated files, meant to be read by programs: lock files, minified code, source maps.
 _GENERATED = re.compile(
     r".*(\.lock|[.-]lock\.(json|ya?ml)|npm-shrinkwrap\.json|\.lockb|go\.sum|[.-]min\.\w+|\.bundle\.js|\.map)"
 )
@@ -93,7 +93,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def is_secret(path: Path) -> bool:
-    """Return whether a file may contain keys or passwords, judging by its name and its folders."""
+    """Return whether a file may contain keys or passwords, judging by its name and folders."""
     return bool(_SECRETS.fullmatch(path.name.casefold())) or not _SECRET_FOLDERS.isdisjoint(path.parts[:-1])
 
 
@@ -116,7 +116,7 @@ ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
 
 
 class ReadDocument(msgspec.Struct, frozen=True, tag=True):
-    """Request for the first part of the text; the file must have been sent before."""
+    """Request for the first part of the text; the file must already have been sent."""
 
     kind: ReadInChild
 
@@ -126,30 +126,30 @@ class ReadOn(msgspec.Struct, frozen=True, tag=True):
 
 
 class DocumentPart(msgspec.Struct, frozen=True):
-    """A part of the text, and the problem with the rest, if any; `problem` completes 'FILE ...'."""
+    """A part of the text, and what is wrong with the rest, if anything; `problem` completes 'FILE ...'."""
 
     text: str
     is_last: bool = False
     problem: str = ""
     hint: str = ""
     is_missing: bool = False
-    """Whether the problem is only that a package is not installed."""
+    """Whether the only problem is that a package is not installed."""
 
 
 class Extracted(msgspec.Struct, frozen=True):
     r"""Text of a document, in lines that end with `\n`, with no control characters except tabs.
 
     Headings are marked as in Markdown (#, ##), and cells in a table row are separated by tabs. Lines and rows
-    of text files keep their length; extracted lines have at most 2,000 characters.
+    of text files keep their length; lines extracted from other files have at most 2,000 characters.
     """
 
     text: str
     unit: PlaceUnit
-    """Unit of places in it. A row is a line; paragraphs are separated by blank lines."""
+    """The unit in which places are given. A row is a line; paragraphs are separated by blank lines."""
     starts: tuple[int, ...] = ()
-    """First line of each page, chapter or cell, counting from 1; an empty one has that of the next."""
+    """First line of each page, chapter or cell, counting from 1; empty ones share the line of the next."""
     is_cut: bool = False
-    """Whether it is incomplete: too long, too slow to read, or damaged after this."""
+    """Whether the text is incomplete, because the rest is too long, too slow to read, or damaged."""
 
 
 class DocumentReader(FileDecoder):
@@ -164,10 +164,10 @@ class DocumentReader(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def read(self, source: Path | bytes, *, name: str | None = None) -> Extracted:
-        """Return the text of a document, whose kind is recognized by its name or first bytes.
+        """Return the text of a document, whose kind is determined from its name or first bytes.
 
         Raises DocumentError if it is not text, or is locked, damaged or too large; ReaderLost if it takes too
-        long; ReaderMissing if the package for it is not installed.
+        long; ReaderMissing if the required package is not installed.
         """
         path = source if isinstance(source, Path) else Path(name or "")
         name = name or self.name_of(source)
@@ -220,7 +220,7 @@ def _kind(path: Path, data: bytes) -> Kind:
 
 
 def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
-    """Return a document from text in which PAGE marks the pages."""
+    """Build the result from text in which PAGE marks the start of each page."""
     if len(text) > MAX_TEXT // 4 and len(encoded := text.encode()) > MAX_TEXT:
         text = encoded[: encoded.rfind(b"\n", 0, MAX_TEXT) + 1].decode()
     starts, line = [], 1
@@ -232,7 +232,7 @@ def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
 
 
 _HEAD = 8192
-"""Number of bytes examined to tell text from binary data."""
+"""Number of bytes examined to distinguish text from binary data."""
 _MARKS = (
     (b"\xef\xbb\xbf", "utf-8"),
     (b"\xff\xfe\0\0", "utf-32"),
@@ -242,14 +242,14 @@ _MARKS = (
 )
 _CONTROLS = bytes(n for n in range(32) if n not in b"\t\n\r\f\x1b\b")
 _MOST_CONTROLS, _MOST_FOREIGN = 0.02, 0.25
-"""Maximum shares of control characters in text, and of non-ASCII characters in Windows-1252."""
+"""Maximum fractions of control characters in text, and of non-ASCII characters in Windows-1252."""
 _ASCII = bytes(range(128))
 _DELIMITERS = ",;\t|"
 _LINE_ENDS = re.compile("\r\n?")
 
 
 def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
-    """Return the text of a file, made safe, and whether it was cut after the last line within `most` bytes.
+    """Return a file's text, made safe, and whether it was cut after the last line within `most` bytes.
 
     Line breaks are kept. Raises NotDecodable if the file is not text.
     """
@@ -281,7 +281,7 @@ def _guessed(data: bytes, is_cut: bool) -> str:
 
 
 def _decode(data: bytes, charset: str, errors: str, is_cut: bool) -> str:
-    """Decode everything except an incomplete character at a cut."""
+    """Decode everything except a character left incomplete by a cut."""
     return codecs.getincrementaldecoder(charset)(errors).decode(data, final=not is_cut)
 
 

@@ -1,7 +1,7 @@
-"""Tools that list, read and search the files below a folder that the user names.
+"""Tools that list, read and search the files in a folder chosen by the user.
 
-Nothing outside the folder can be reached: paths, including links, are resolved before they are opened. Hidden
-files and folders, which often contain secrets, are treated as missing.
+Nothing outside the folder can be reached: paths, including symlinks, are resolved before they are opened.
+Hidden files and folders, which often contain secrets, are treated as missing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from edgechat.base.text import flat, is_binary, is_text, one_line
 from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_BYTES = 8 * 2**20
-"""Maximum size of a file that is read or searched."""
+"""Maximum size of a file to read or search."""
 _MOST_LINES, _MOST_CHARACTERS = 400, 24_000
-"""Limits of one `read_file` answer."""
+"""Limits on a single `read_file` answer."""
 _MOST_LISTED, _MOST_SEARCHED = 400, 5000
 _MOST_FOUND, _MOST_NEAR, _MOST_COMPARED, _LINE = 60, 10, 10_000, 240
 _WORDS = re.compile(r"\w{3,}")
@@ -168,7 +168,7 @@ class _Files:
                 yield f"{flat(name)}:{number}", line
 
     def _walk(self, name: str, most: int) -> tuple[Path, list[str], bool]:
-        """Return a folder, the entries below it, and whether these are complete; see `walk`."""
+        """Return a folder, the entries below it, and whether they are all there; see `walk`."""
         folder = self._resolved(name) if name.strip("./\\ ") else self._root
         try:
             contents = walk(folder, most=most, seconds=_SECONDS)
@@ -205,7 +205,7 @@ class _Files:
 def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:
     """Return hints if no line contains `text`: files named like it, lines with its rarest words, or any file.
 
-    near: lines, with the words of `text` that each contains.
+    near: lines, each with the words of `text` that it contains.
     """
     shown = [flat((folder / file).as_posix()) for file in sorted(files)]
     if named := [file for file in shown if text in file.casefold()]:

@@ -13,7 +13,7 @@ from edgechat.tools.tool import ToolResult, ToolSpec
 
 
 class ToolFailure(Exception):
-    """Raised if a built-in tool fails; the text is for the model."""
+    """Raised when a built-in tool fails; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class BuiltInTool:
     name: str
     description: str
     arguments: type[msgspec.Struct]
-    """Struct whose fields, described by `msgspec.Meta`, become the schema."""
+    """A struct whose fields, described by `msgspec.Meta`, become the schema."""
     run: Callable[[Any], Awaitable[str]]
-    """Called with the checked arguments. Raises ToolFailure."""
+    """Called with validated arguments. Raises ToolFailure."""
     harmless: bool = False
 
 

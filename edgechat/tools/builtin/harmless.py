@@ -18,10 +18,10 @@ from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_CHARACTERS = 500
 _MOST_BITS = 4096
-"""Maximum size of integers, to keep computing with them fast."""
+"""Maximum size of integers, so that arithmetic on them stays fast."""
 _MOST_FACTORIAL = 500
 _MOST_DIGITS = 400
-"""Maximum digits to round to, since Python computes a power of ten for them."""
+"""Maximum number of digits to round to, since Python computes a power of ten for them."""
 Number = int | float
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -71,7 +71,7 @@ def calculator() -> BuiltInGroup:
 
 
 def calculate(expression: str) -> str:
-    """Evaluate an arithmetic expression, and return its value as text. Raises ToolFailure."""
+    """Evaluate an arithmetic expression and return its value as text. Raises ToolFailure."""
     if len(expression) > _MOST_CHARACTERS:
         raise ToolFailure(f"the expression has more than {_MOST_CHARACTERS} characters.")
     try:
@@ -128,11 +128,11 @@ def _too_large() -> Any:
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No arguments."""
+    """Arguments of a tool that takes none."""
 
 
 def clock() -> BuiltInGroup:
-    """Return the tool that tells the date and time."""
+    """Return the tool that reports the date and time."""
 
     async def run(_wanted: Nothing) -> str:
         now = datetime.now().astimezone()

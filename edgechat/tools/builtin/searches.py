@@ -17,12 +17,12 @@ MOST_FOUND = 20
 
 @dataclass(frozen=True, slots=True)
 class FoundInChats:
-    """A place in a conversation that contains the words searched for."""
+    """A place in a conversation where the search words were found."""
 
     title: str
     """Title of the conversation."""
     role: str
-    """The author: user or assistant."""
+    """Who wrote it: user or assistant."""
     snippet: str
     """The words in their context."""
     at: float
@@ -30,7 +30,7 @@ class FoundInChats:
 
 
 SearchChats = Callable[[str, int], Awaitable[Sequence[FoundInChats]]]
-"""Takes words and a limit; returns the places that contain all words, the best first. Raises StoreError."""
+"""Takes words and a limit; returns the places that contain all words, best first. Raises StoreError."""
 
 
 class ChatSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ def _line(found: FoundInChats) -> str:
 
 
 SearchDocuments = Callable[[Sequence[str], str], Awaitable[str]]
-"""Takes the names of documents and a query; returns text for the model. Raises DocumentError."""
+"""Takes the names of collections and a query; returns text for the model. Raises DocumentError."""
 BETWEEN_NAMES = "+"
 
 
@@ -72,7 +72,7 @@ class DocumentQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def documents_named(names: str, search: SearchDocuments) -> BuiltInGroup:
     """Return the tool that searches documents with `search`.
 
-    names: joined as NAME+NAME.
+    names: the collections, joined as NAME+NAME.
     """
 
     async def run(wanted: DocumentQuery) -> str:

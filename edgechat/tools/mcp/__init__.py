@@ -1,6 +1,6 @@
-"""Tools of MCP servers. The official SDK talks to each server in a separate child process (`child.py`).
+"""Tools from MCP servers. The official SDK talks to each server in a separate child process (`child.py`).
 
-This way, edgechat never parses what a server sends, and is safe if the child hangs or grows. A server ends
-with its child, and the child with edgechat, even if edgechat is killed. Read `server.py` first, then
-`connection.py`, which defines the messages, and `child.py`.
+This way, edgechat never parses what a server sends, and is safe even if the child hangs or uses too much
+memory. A server ends with its child, and the child with edgechat, even if edgechat is killed. Read
+`server.py` first, then `connection.py`, which defines the messages, and `child.py`.
 """

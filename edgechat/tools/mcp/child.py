@@ -1,7 +1,7 @@
 """Child process that talks to one tool server through the official SDK.
 
-It ends when edgechat does, and the server ends with it. What the SDK does not limit (the length of a message,
-the time to parse it) is limited by ending both: see `Watch`.
+It ends when edgechat does, and the server ends with it. Anything that the SDK does not limit (the length of a
+message, the time to parse it) is limited by killing both: see `Watch`.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ if TYPE_CHECKING:
 
 _MOST_PAGES = 32
 _LISTED_FOR = 60.0
-"""Seconds after which tools are listed again, if the server does not announce changes."""
+"""Number of seconds after which to list tools again if the server does not announce changes."""
 _READ_SECONDS = 3600.0
-"""Time limit for one request; the parent waits less, and then cancels it."""
+"""Time limit for one request; the parent gives up sooner, and then cancels it."""
 _SESSIONLESS = "2026-07-28"
-"""The first version of the protocol in which servers send no messages on their own."""
+"""The first protocol version in which servers send no messages on their own initiative."""
 _MEMORY = 512 * 2**20
-"""Memory limit of the child. The SDK alone takes some 80 MiB."""
+"""Memory limit for the child. The SDK alone takes about 80 MiB."""
 _POLL_SECONDS = 1.0
 _BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
-"""A child that uses this much processor time within a window is being flooded, or is stuck in a schema."""
+"""A child that uses this much processor time within the window is being flooded, or is stuck in a schema."""
 _LOG_BYTES = 2**20
 _TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Bridge:
-    """Forwards requests from the parent to the server, and the answers back."""
+    """Forwards requests from the parent to the server, and its answers back."""
 
     def __init__(self, pipes: tuple[BinaryIO, BinaryIO]) -> None:
         self._incoming, self._outgoing = pipes
@@ -78,7 +78,7 @@ class Bridge:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Serve until the parent or the server is gone."""
+        """Handle requests until the parent or the server is gone."""
         queue, loop = asyncio.Queue[ToChild | None](), asyncio.get_running_loop()
         threading.Thread(target=self._read, args=(queue, loop), daemon=True, name="requests").start()
         start = await queue.get()
@@ -191,11 +191,11 @@ class _TooMany(Exception):
 
 
 def _client(transport: Any, on_message: Any) -> Client:
-    """Return a client for a server, which refuses sampling, elicitation and roots."""
+    """Return a client for a server; it refuses sampling, elicitation and roots."""
     from mcp import Client
     from mcp_types import Implementation
 
-    logging.disable()  # the SDK's lines about invalid messages would fill the disk
+    logging.disable()  # the SDK's messages about invalid input would fill the disk
     return Client(
         transport,
         read_timeout_seconds=_READ_SECONDS,
@@ -207,7 +207,7 @@ def _client(transport: Any, on_message: Any) -> Client:
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:
-    """Return why the server was lost, to complete 'The tool server NAME ...'."""
+    """Return the reason why the server was lost, worded to complete 'The tool server NAME ...'."""
     import httpx2
     from mcp import MCPError
     from mcp_types import CONNECTION_CLOSED
@@ -236,7 +236,7 @@ class Watch:
     """Ends the child if it uses too much memory or time, or if its server has ended."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
-        """on_lost: called once with the reason, which completes 'The tool server NAME ...'."""
+        """on_lost: called once with the reason, worded to complete 'The tool server NAME ...'."""
         self._on_lost = on_lost
         self._server: int | None = None
         self._ending = threading.Lock()
@@ -253,7 +253,7 @@ class Watch:
             self._kill_and_exit()
 
     def end_soon(self) -> None:
-        """Kill both after a grace period: the parent is gone, or has closed its end."""
+        """Kill both after a grace period, because the parent is gone or has closed its end of the pipe."""
         timer = threading.Timer(GRACE_SECONDS, self._kill_and_exit)
         timer.daemon = True
         timer.start()
@@ -279,7 +279,7 @@ class Watch:
 
 
 class ServerLog:
-    """A server's stderr. The beginning is copied to this process's stderr; the end is kept for messages."""
+    """A server's stderr: the beginning is copied to this process's stderr, the end is kept for messages."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -289,7 +289,7 @@ class ServerLog:
         self._reader.start()
 
     def tail(self) -> str:
-        """Return the end of the output, which is complete if the server has ended."""
+        """Return the end of the output, which is complete once the server has ended."""
         self._reader.join(_TAIL_SECONDS)
         return self._tail.decode("utf-8", "replace")
 

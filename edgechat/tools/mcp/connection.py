@@ -1,4 +1,4 @@
-"""Connection to a running tool server through a child process, with the messages they exchange."""
+"""Connection to a running tool server through a child process, and the messages that the two exchange."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from edgechat.tools.config import ServerConfig
 from edgechat.tools.tool import ToolSpec
 
 START_SECONDS = 60.0
-"""Time limit for starting a server, which package runners may have to download first."""
+"""Time limit for starting a server; a package runner may have to download it first."""
 LIST_SECONDS = 15.0
 GRACE_SECONDS = 1.5
-"""Time for a server to end by itself once its input is closed."""
+"""How many seconds a server has to exit on its own once its input is closed."""
 _CLOSE_SECONDS = GRACE_SECONDS + 2.0
 
 
@@ -32,7 +32,7 @@ class StartServer(msgspec.Struct, frozen=True, tag=True):
     """Start a server or connect to it. Sent once, as the first message."""
 
     config: ServerConfig
-    """With variables replaced by their values."""
+    """The configuration, with variables already replaced by their values."""
 
 
 class ListTools(msgspec.Struct, frozen=True, tag=True):
@@ -57,10 +57,10 @@ class CancelCall(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerStarted(msgspec.Struct, frozen=True, tag=True):
-    """The server has started, and speaks MCP."""
+    """The server has started and speaks MCP."""
 
     title: str
-    """The name and version that it reports."""
+    """The name and version that the server reports."""
     protocol: str
 
 
@@ -70,7 +70,7 @@ class ToolsListed(msgspec.Struct, frozen=True, tag=True):
     id: int
     tools: tuple[ToolSpec, ...]
     left_out: tuple[str, ...]
-    """Why other tools are missing, one line each."""
+    """Why other tools were left out, one line each."""
 
 
 class ToolCalled(msgspec.Struct, frozen=True, tag=True):
@@ -87,14 +87,14 @@ class RequestFailed(msgspec.Struct, frozen=True, tag=True):
 
     id: int
     why: str
-    """Completes 'The tool server NAME ...'."""
+    """The reason, worded to complete 'The tool server NAME ...'."""
 
 
 class ServerLost(msgspec.Struct, frozen=True, tag=True):
     """The server could not be started, or has ended. This is the last message."""
 
     why: str
-    """Completes 'The tool server NAME ...'."""
+    """The reason, worded to complete 'The tool server NAME ...'."""
     said: str = ""
     """The end of its stderr."""
 
@@ -104,12 +104,12 @@ FromChild = ServerStarted | ToolsListed | ToolCalled | RequestFailed | ServerLos
 
 
 class McpConnection:
-    """A running server. It ends on `close`, by itself, or when it exceeds its limits."""
+    """A running server. It ends on `close`, on its own, or when it exceeds its limits."""
 
     def __init__(self, config: ServerConfig, process: asyncio.subprocess.Process) -> None:
-        """Use `start` instead."""
+        """Not to be called directly: use `start`."""
         self.title = ""
-        """Name and version that the server reports, untrusted but inert."""
+        """Name and version that the server reports: untrusted, but inert."""
         self.protocol = ""
         self._config = config
         self._process = process
@@ -122,7 +122,7 @@ class McpConnection:
 
     @classmethod
     async def start(cls, config: ServerConfig) -> McpConnection:
-        """Start a server and wait until it answers. Raises ToolError.
+        """Start a server and wait until it responds. Raises ToolError.
 
         config: with variables already replaced by their values.
         """
@@ -164,13 +164,13 @@ class McpConnection:
         return listed
 
     async def call(self, name: str, arguments: str) -> ToolCalled:
-        """Call a tool. Cancelling this cancels the call at the server. Raises ToolError."""
+        """Call a tool. Cancelling this cancels the call on the server. Raises ToolError."""
         called = await self._request(lambda id: CallTool(id, name, arguments))
         assert isinstance(called, ToolCalled)
         return called
 
     async def close(self) -> None:
-        """Stop the server by closing its input, or by force if that takes too long."""
+        """Stop the server by closing its input, or by force if it takes too long to exit."""
         self._closing = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
@@ -206,7 +206,7 @@ class McpConnection:
                 self._send(CancelCall(id))
 
     async def _read(self) -> None:
-        """Pass each answer to the request waiting for it and, at the end, an error to all remaining ones."""
+        """Pass each answer to the request waiting for it and, at the end, an error to those that remain."""
         assert self._process.stdout is not None
         stdout, decoder = self._process.stdout, msgspec.msgpack.Decoder(FromChild)
         with contextlib.suppress(
@@ -238,7 +238,7 @@ class McpConnection:
                     future.set_exception(self.error(why))
 
     def _send(self, message: ToChild) -> None:
-        """Send a message. If the pipe is broken, the reader notices."""
+        """Send a message. If the pipe is broken, the reading task notices."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
             self._process.stdin.write(frames.pack(msgspec.msgpack.encode(message)))
@@ -262,7 +262,7 @@ def log_path(config: ServerConfig) -> Path:
 
 
 def _open_log(config: ServerConfig) -> int:
-    """Open a server's log and truncate it; open the null device if it cannot be written."""
+    """Open a server's log and truncate it; if it cannot be written, open the null device instead."""
     try:
         return paths.private(log_path(config), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     except (OSError, FolderError):

@@ -1,4 +1,4 @@
-"""Converts the SDK's tools and results to edgechat's, which are bounded."""
+"""Converts the SDK's tools and results to edgechat's own, which are limited in size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME, _MAX_TITLE = 128, 200
 _MOST_TEXT = 4 * MAX_RESULT
-"""Maximum characters of a result that the child sends; the parent cuts it further."""
+"""Maximum number of characters that the child sends per result; the parent cuts it further."""
 _LEFT_OUT_SHOWN = 20
 
 
@@ -84,7 +84,7 @@ def _depth(value: Any, most: int) -> int:
 
 
 def result_of(result: CallToolResult) -> tuple[str, tuple[bytes, ...]]:
-    """Return the text and the images in a result. The text mentions any other contents."""
+    """Return the text and the images in a result. The text mentions any other kinds of content."""
     texts, images, room = list[str](), list[bytes](), _MOST_TEXT
     for block in result.content:
         if block.type == "image":

@@ -1,4 +1,4 @@
-"""A server from mcp.json as a ToolServer: started on first use, and restarted if it ends, up to a limit."""
+"""A server from mcp.json as a ToolServer: started on first use, and restarted a few times if it ends."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgechat.tools.mcp.connection import McpConnection
 from edgechat.tools.tool import ToolResult, ToolSpec
 
 MOST_STARTS, STARTS_WITHIN = 3, 600.0
-"""Maximum number of starts within a period, in seconds."""
+"""Maximum number of starts within a period, which is given in seconds."""
 _PAUSE = 60.0
-"""Seconds before a failed start is retried."""
+"""Number of seconds to wait before retrying a failed start."""
 
 
 class McpServer:
@@ -39,7 +39,7 @@ class McpServer:
 
     @property
     def title(self) -> str:
-        """The name and version that the server reports, and the protocol version; '' until it has started."""
+        """The server's reported name and version, with the protocol version; '' until it has started."""
         connection = self._connection
         return f"{connection.title}, MCP {connection.protocol}" if connection is not None else ""
 
@@ -53,7 +53,7 @@ class McpServer:
     async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
         """See ToolServer."""
         connection = await self._running()
-        if tool not in (await connection.list()).tools:  # the user consented to a different one
+        if tool not in (await connection.list()).tools:  # the user consented to a different version
             name = one_line(tool.name, 60)
             raise connection.error(f"has changed its tool {name} since it was offered, so it is not called")
         called = await connection.call(tool.name, arguments)
@@ -76,7 +76,7 @@ class McpServer:
             self._check_may_start()
             if self._connection is not None:
                 await self._connection.close()
-                if self._closed:  # closed in the meantime
+                if self._closed:  # it was closed in the meantime
                     raise self._was_closed()
             self._start = asyncio.ensure_future(McpConnection.start(self._config.resolved()))
             try:

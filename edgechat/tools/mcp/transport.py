@@ -1,4 +1,4 @@
-"""Transports to a server, over pipes and HTTP, with limits that the SDK's lack. Runs in the child process."""
+"""Transports to a server, over pipes and HTTP, with limits that the SDK lacks. Runs in the child process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES, _MOST_LINES = 32 * 2**20, 10_000
-"""Limits of a server's output between two messages to it."""
+"""Limits on a server's output between two messages sent to it."""
 _MOST_RESPONSE = 32 * 2**20
-"""Maximum size of one response over HTTP."""
+"""Maximum size of a single HTTP response."""
 _CONNECT_SECONDS, _READ_SECONDS = 30.0, 3600.0
 _POLL_SECONDS = 0.02
 
 
 class _Allowance:
-    """How much more output a server is allowed before it gets the next message."""
+    """How much more a server is allowed to send before it gets the next message."""
 
     def __init__(self) -> None:
         self.renew()
@@ -38,7 +38,7 @@ class _Allowance:
         self.n_bytes, self.n_lines = _MOST_BYTES, _MOST_LINES
 
     def take(self, data: bytes) -> bool:
-        """Count data; return whether a limit is exceeded."""
+        """Count data as received; return whether a limit is exceeded."""
         self.n_bytes -= len(data)
         self.n_lines -= data.count(b"\n")
         return self.n_bytes < 0 or self.n_lines < 0
@@ -50,9 +50,9 @@ async def server_process(
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield the streams for the SDK. Raises OSError.
 
-    log: a file descriptor for its stderr, which is closed here. on_start: called with its process id.
-    on_misuse: called with the reason if it must be stopped. On exit, its input is closed, and it has
-    GRACE_SECONDS to end.
+    log: a file descriptor for the server's stderr, which is closed here. on_start: called with the server's
+    process id. on_misuse: called with the reason if the server must be stopped. On exit, its input is closed,
+    and it has GRACE_SECONDS to end.
     """
     from mcp.shared.message import SessionMessage
 
@@ -79,7 +79,7 @@ async def server_process(
 async def _read(
     process: ServerProcess, to_session: Any, allowance: _Allowance, on_misuse: Callable[[str], None]
 ) -> None:
-    """Pass each message to the session, and close the stream at the end of the output."""
+    """Pass each message to the session, and close the stream when the output ends."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
@@ -94,7 +94,7 @@ async def _read(
                 *ends, rest = data.split(b"\n")
                 for end in ends:
                     line += end
-                    if b'"jsonrpc"' in line:  # other lines are a greeting or log messages
+                    if b'"jsonrpc"' in line:  # any other line is a greeting or a log message
                         try:
                             message = jsonrpc_message_adapter.validate_json(bytes(line), by_name=False)
                         except ValueError:
@@ -169,7 +169,7 @@ async def over_http(config: ServerConfig, on_misuse: Callable[[str], None]) -> A
             timeout=timeout,
             follow_redirects=False,
             event_hooks=hooks,
-            trust_env=not is_loopback(config.url),  # never use a proxy for this machine
+            trust_env=not is_loopback(config.url),  # never use a proxy to reach this machine
         ) as http,
         streamable_http_client(config.url, http_client=http) as streams,
     ):
