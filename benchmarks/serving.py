@@ -182,7 +182,7 @@ class Run:
         self._home.cleanup()
 
     async def ask(self, text: str, tokens: int, seed: int) -> Arrivals:
-        """Return when the answer's characters came."""
+        """Return when the answer's characters arrived."""
         words = ["run", str(self._model), text, "--max-tokens", str(tokens), "--seed", str(seed)]
         words += ["--ctx", str(SMALL), "--draft", "none", "--temperature", "0.8"]
         began = time.perf_counter()
