@@ -73,7 +73,7 @@ async def send(port: int, data: bytes) -> None:
 
 
 def begin() -> None:
-    """Announce that the attack begins now."""
+    """Announce that the attack is starting."""
     print("now", flush=True)
 
 
@@ -297,7 +297,7 @@ async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
 
 
 async def main() -> None:
-    """Measure the named attacks, or all."""
+    """Measure the named attacks, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("names", nargs="*", metavar="attack")

@@ -60,9 +60,9 @@ class Costs:
         return s0 + (s1 - s0) * (n - n0) / (n1 - n0)
 
     def call(self, n: int, cells: int = 0, chunks: tuple[tuple[int, int], ...] = ()) -> float:
-        """Return the seconds of a call with n streams that attend to `cells`, and prompt chunks.
+        """Return how long a call takes, in seconds, with n streams that attend to `cells`, and prompt chunks.
 
-        chunks: (depth, tokens) of each.
+        chunks: the (depth, tokens) of each chunk.
         """
         seconds = self.streams(max(n, 1)) + self.cell_seconds * cells
         for depth, tokens in chunks:
@@ -85,7 +85,7 @@ class Policy:
     """Maximum number of tokens in a call."""
 
     def prompt_tokens(self, costs: Costs, n: int) -> int:
-        """Return how many prompt tokens fit in a call beside n streams, like CallCost.prompt_tokens."""
+        """Return how many prompt tokens fit in a call alongside n streams, like CallCost.prompt_tokens."""
         if not (n and self.mixes):
             return self.n_batch
         base = costs.streams(n)
@@ -131,7 +131,7 @@ class Request:
     written: int = 0
     first: float = 0.0
     last: float = 0.0
-    """`first` and `last`: when its first and its latest token came."""
+    """`first` and `last`: when its first and its latest token arrived."""
     n_computed: int = 0
     """Prompt tokens that were not cached when it was first admitted."""
 
@@ -240,7 +240,7 @@ class Machine:
         return len(self.waiting) + len(self.running)
 
     def own(self, length: int) -> int:
-        """Return a conversation's cells, not counting those of the system prompt."""
+        """Return how many cells a conversation has, not counting those for the system prompt."""
         return max(length - self.system, 0)
 
     @property
@@ -359,7 +359,7 @@ class Report:
     """All prompt tokens computed, including the warm-up and those repeated after preemption."""
     preempted: int = 0
     busy: float = 0.0
-    """Share of time that the machines were busy."""
+    """Fraction of the time that the machines were busy."""
     sent: int = 0
     """Bytes of KV cells sent over links."""
 
@@ -376,7 +376,7 @@ class Report:
         return float(np.asarray(self.gaps)[order][np.searchsorted(total, q * total[-1])])
 
     def attained(self, first: float, per_token: float) -> float:
-        """Return the share of replies within both limits, as DistServe counts them."""
+        """Return the fraction of replies within both limits, as DistServe counts them."""
         pairs = zip(self.first, self.per_token, strict=True)
         return sum(a <= first and b <= per_token for a, b in pairs) / max(len(self.first), 1)
 

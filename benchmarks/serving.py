@@ -91,7 +91,7 @@ class Server:
 
 
 class _Client(asyncio.Protocol):
-    """Asks one question, and records what comes and when, to be parsed after timing."""
+    """Asks one question, and records what arrives and when, to be parsed after timing."""
 
     def __init__(self, question: bytes) -> None:
         self._question = question
@@ -109,7 +109,7 @@ class _Client(asyncio.Protocol):
 
 
 def _tokens(pieces: list[tuple[float, bytes]]) -> Arrivals:
-    """Return when the tokens came. Raises RuntimeError if the answer is not a stream."""
+    """Return when the tokens arrived. Raises RuntimeError if the answer is not a stream."""
     if not pieces or b" 200 " not in pieces[0][1]:
         raise RuntimeError(b"".join(data for _, data in pieces).decode())
     arrivals, count, rest = [], 0, b""
@@ -182,7 +182,7 @@ class Run:
         self._home.cleanup()
 
     async def ask(self, text: str, tokens: int, seed: int) -> Arrivals:
-        """Return when the answer's characters came."""
+        """Return when the answer's characters arrived."""
         words = ["run", str(self._model), text, "--max-tokens", str(tokens), "--seed", str(seed)]
         words += ["--ctx", str(SMALL), "--draft", "none", "--temperature", "0.8"]
         began = time.perf_counter()

@@ -71,7 +71,7 @@ def prompt(number: int) -> str:
 
 
 def models(weights: str, pair: str) -> tuple[Path, Path]:
-    """Return the paths of target and draft."""
+    """Return the paths of the target and the draft."""
     for_mlx = weights in MLX
     shape, n_vocab = (SMALL, 4096) if for_mlx and not GPU else (SHAPE, 32000)
     weights = weights.removeprefix("mlx-")
@@ -310,7 +310,7 @@ class Replay:
         self.round = costs["round"] / first
 
     def fixed(self, length: int, tokens: int) -> float:
-        """Return the tokens per C(1) with drafts of one length."""
+        """Return the tokens per C(1) with drafts of a fixed length."""
         return self._run(lambda classes: (length, length), None, tokens)
 
     def adaptive(self, controller: Controller, tokens: int) -> float:

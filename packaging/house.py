@@ -20,7 +20,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1] / "edgechat"
 SMALL, LARGE = 80, 600
-"""In lines: a file below is too small to be a subject; one above may be two."""
+"""Line counts: a smaller file may be too small for a topic of its own; a larger one may cover two topics."""
 PUBLIC = {"_asdict", "_exit", "_replace"}
 """Names that Python documents, despite the underscore."""
 KINDS = ("code", "imports", "docstrings", "comments", "blank")

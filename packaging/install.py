@@ -1,7 +1,8 @@
 """Run `pip install` with a progress line: `python packaging/install.py -e .`, with pip's options.
 
-pip is silent for the minutes that llama.cpp takes to compile, and prints everything if that fails. This
-script shows what is being compiled and how far it is; after a failure, the cause and a command that helps.
+pip prints nothing during the minutes it takes to compile llama.cpp, and prints everything if that fails.
+This script shows what is being compiled and how far it has got. If it fails, the script shows the cause and
+a command that helps.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _COLLECTED = re.compile(r"(?:Collecting|Downloading) ([^\s/;=<>~!\[(]+)")
 _QUIET = 15.0
 """Seconds between progress lines when there is no terminal."""
 _LAST = 5
-"""Lines to show of an error that is not among `_CAUSES`."""
+"""Number of lines to show of an error that is not among `_CAUSES`."""
 
 _COMPILERS = {
     "apt-get": "sudo apt install build-essential",
@@ -33,7 +34,7 @@ _COMPILERS = {
     "winget": 'winget install Microsoft.VisualStudio.2022.BuildTools --override "--add '
     'Microsoft.VisualStudio.Workload.VCTools --passive"',
 }
-"""Commands that install a compiler, by the program they need."""
+"""Commands that install a compiler, keyed by the program they need."""
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"No space left on device|Errno 28",
@@ -75,7 +76,7 @@ def progress(line: str) -> str | None:
 
 
 def explain(output: str) -> str:
-    """Return why pip failed and the next command, or pip's last error lines if the cause is unknown."""
+    """Return why pip failed and what to run next, or pip's last error lines if the cause is unknown."""
     for pattern, cause, command in _CAUSES:
         if re.search(pattern, output, re.IGNORECASE):
             return f"{cause}\n  {command.format(compiler=_compiler(), python=sys.executable)}"

@@ -91,7 +91,7 @@ def _offers(complete: Completer | None) -> Any:
 
 
 class CliOption(click.Option):
-    """An option whose values `complete` completes in a shell."""
+    """An option whose values a shell can complete by calling `complete`."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **{"show_default": True} | attributes)
@@ -109,7 +109,7 @@ class CliOption(click.Option):
 
 
 class CliArgument(click.Argument):
-    """An argument whose values `complete` completes in a shell."""
+    """An argument whose values a shell can complete by calling `complete`."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **attributes)
@@ -216,7 +216,7 @@ class LazyCommands(UserDict[str, click.Command]):
     """Commands by name, in the order of --help, imported on first use."""
 
     def __init__(self, package: str, places: dict[str, tuple[str, str]]) -> None:
-        """places: by command, its module and function (such as "models.rm") and the start of its help."""
+        """places: maps each command to its module and function ("models.rm") and the start of its help."""
         super().__init__()
         self.data = {name: f"{package}.{place}" for name, (place, _) in places.items()}  # type: ignore[misc]
         self.summaries = {name: CliCommand(name, help=text) for name, (_, text) in places.items()}

@@ -22,7 +22,7 @@ MOST = 2**31 - 1
 def _adapters(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Return the adapters; None for those in the settings."""
+    """Return the adapters, or None to use those in the settings."""
     return () if given == ("off",) else given or None
 
 
@@ -107,7 +107,7 @@ class LoadOptions(NamedTuple):
     quant: RuntimeQuant | None = None
 
     def request(self, **others: Any) -> PlanRequest:
-        """Return a request to plan the model. others: further fields of the request."""
+        """Return a request to plan the model. others: additional fields for the request."""
         from edgechat.planner.request import PlanRequest
 
         return PlanRequest(
@@ -129,7 +129,7 @@ class LoadOptions(NamedTuple):
         return name
 
     def require_model(self, given: object) -> None:
-        """Raise BadParameter if an option needs a MODEL and none is given."""
+        """Raise BadParameter if an option requires a MODEL but none is given."""
         if not given and (self.engine is not None or self.quant is not None):
             raise click.BadParameter("needs a MODEL", param_hint="--engine")
 

@@ -103,7 +103,7 @@ def is_interactive() -> bool:
 def confirm(question: str, nothing: str, without: str) -> None:
     """Ask before deleting something permanently. Raises Exit: 1 if refused, 2 without a terminal.
 
-    nothing: says that nothing was done. without: says how to do it without being asked.
+    nothing: a sentence saying that nothing was done. without: how to do it without being asked.
     """
     if not is_interactive():
         complain(f"{nothing}: there is no terminal to confirm in.", without)
@@ -122,7 +122,7 @@ def answers_yes(question: str) -> bool:
 
 
 def styled(stream: TextIO) -> bool:
-    """Return True if styled output suits `stream`: a terminal, without NO_COLOR (no-color.org) set."""
+    """Return True if `stream` should be styled: it is a terminal, and NO_COLOR (no-color.org) is not set."""
     return can_render(stream) and not os.environ.get("NO_COLOR")
 
 

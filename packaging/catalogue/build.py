@@ -27,7 +27,7 @@ from edgechat.models.shipped import pack_all
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "edgechat" / "base" / "data" / "skeletons.bin"
 MAX_OFF = 0.015
-"""Headers whose size is off by more than this share are not shipped: the mixture must be different."""
+"""Headers whose size is off by more than this fraction are not shipped: the mixture must be different."""
 
 Sizes = dict[str, Any]
 
@@ -46,7 +46,7 @@ def base(name: str) -> ModelHeader:
 
 
 def headers(entry: CatalogueEntry, known: Sizes) -> list[ModelHeader]:
-    """Return a model's headers, for the quantizations in its repository whose sizes come out right."""
+    """Return a model's headers for the quantizations in its repository whose computed sizes are right."""
     source = base(entry.name)
     found = []
     for quant in LADDER:
@@ -61,7 +61,7 @@ def headers(entry: CatalogueEntry, known: Sizes) -> list[ModelHeader]:
 
 
 def fitted(header: ModelHeader, patterns: dict[str, str]) -> ModelHeader:
-    """Return the header with other types for the quantized tensors whose names match a pattern."""
+    """Return the header with different types for the quantized tensors whose names match a pattern."""
     tensors = list(header.tensors)
     for pattern, kind in patterns.items():
         for i, one in enumerate(tensors):

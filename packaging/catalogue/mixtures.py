@@ -35,14 +35,14 @@ LADDER = (
     "F16",
     "MXFP4",
 )
-"""Quantizations to make skeletons of, if a repository has them."""
+"""Quantizations to make skeletons for, if a repository has them."""
 
 _LINE = re.compile(r"\]\s+(?P<name>\S+)\s+- \[.*?\], type =\s*(?P<type>\w+), ")
 _NEW = re.compile(r"-> .* MiB \((?P<type>\w+)\)")
 
 
 def f16(name: str, arch: str, numbers: Numbers) -> ModelHeader:
-    """Return a model's header as a converter writes it: weights in F16, the rest in F32."""
+    """Return a model's header as a converter writes it: weights in F16, everything else in F32."""
     metadata: dict[str, Value] = {"general.architecture": arch, "general.name": name}
     for key, value in numbers.items():
         if key not in NOT_METADATA:
@@ -86,7 +86,7 @@ def _ask(header: ModelHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
 
 
 def _read(lines: list[str]) -> dict[str, GgmlType]:
-    """Return each tensor's type from the log: its own, unless its line ends with another one."""
+    """Return each tensor's type from the log: its original type, unless its line ends with a new one."""
     found: dict[str, GgmlType] = {}
     name = ""
     for line in lines:

@@ -64,7 +64,7 @@ def _encoder(
 def _gemma4(
     layers: int, embd: int, heads: int, kv: tuple[int, int], ff: int, context: int, w: int, **more: Any
 ) -> Numbers:
-    """kv: KV heads in a windowed and in a full layer. `every`: every how many layers one is full."""
+    """kv: KV heads in a windowed layer and in a full layer. every: one layer in this many is full."""
     every, shared = more.pop("every", 6), more.pop("shared", 0)
     windowed = [(layer + 1) % every != 0 for layer in range(layers)]
     wide = [ff * 2 if shared and layer >= layers - shared else ff for layer in range(layers)]

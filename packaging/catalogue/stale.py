@@ -66,7 +66,7 @@ def differences(entry: CatalogueEntry, api: HfApi) -> Iterator[str]:
 
 
 def files(entry: CatalogueEntry, there: Sequence[str]) -> Iterator[str]:
-    """Yield the quantizations that are missing, or only there in parts."""
+    """Yield the quantizations that are missing or incomplete."""
     for quant in entry.quants:
         file = entry.file_for(quant)
         if file not in there:

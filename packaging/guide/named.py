@@ -27,7 +27,7 @@ WEIGHTS = {
     "command": 0.8, "options": 0.4, "option": 0.35, "slash": 0.45, "setting": 0.45, "key": 0.45, "keys": 0.4,
     "env": 0.35, "model": 0.35, "machine": 1.0, "unknown": 1.5,
 }  # fmt: skip
-"""How often each kind is asked for, relative to a handwritten intent, which has 1."""
+"""How often each kind is asked about, relative to a handwritten intent (1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Named:
 
     @property
     def weight(self) -> float:
-        """How often it is asked for, relative to a handwritten intent."""
+        """How often it is asked about, relative to a handwritten intent."""
         return WEIGHTS[self.name.partition(":")[0]]
 
 
@@ -190,7 +190,7 @@ def _ways(kind: str, name: str, *commands: Command) -> tuple[str, ...]:
 
 @cache
 def forms() -> dict[str, tuple[str, ...]]:
-    """Return, by kind, the patterns with which to ask about a thing."""
+    """Return the patterns for asking about a thing, keyed by its kind."""
     return {
         kind: tuple(text.strip().splitlines()) for kind, text in toml("corpus/names.toml")["forms"].items()
     }

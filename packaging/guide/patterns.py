@@ -1,8 +1,8 @@
 """Patterns for questions, and the ways in which people type them.
 
 `(how do i|how to) stop [the|an] answer`: parentheses choose one alternative, square brackets choose one or
-nothing, and `{name}` takes a word from words.toml. Some words of the result are then replaced by synonyms
-(synonyms.toml), and it is roughened: case, typos, fillers, a missing question mark.
+nothing, and `{name}` takes a word from words.toml. Some words of the result are then replaced with synonyms
+(synonyms.toml), and the text is roughened: letter case, typos, fillers, a missing question mark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Patterns:
     """
 
     def __init__(self, words: Mapping[str, str], taken: Collection[str] = ()) -> None:
-        """taken: words that {madeup} must not produce, since they mean something."""
+        """taken: words that {madeup} must not produce, because they already mean something."""
         self._words = words
         self._taken = taken
         self._parsed: dict[str, list] = {}
@@ -149,7 +149,7 @@ VOWELS = (*"aaeeioou", "oo", "ee", "ai", "ou")
 
 
 def made_up_word(rng: random.Random) -> str:
-    """Return a word that nobody has seen, so that the guide learns to decline unknown names."""
+    """Return a word that does not exist, so that the guide learns to decline unknown names."""
     word = ""
     for _ in range(rng.choice((1, 2, 2, 3))):
         word += rng.choice(CONSONANTS)

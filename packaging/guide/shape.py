@@ -26,7 +26,7 @@ class Config:
 
     @property
     def size(self) -> str:
-        """The number of parameters in words, as the guide states it."""
+        """The number of parameters in words, as the guide says it."""
         return f"about {self.parameters / 1e6:.1f} million".replace(".0 ", " ")
 
 

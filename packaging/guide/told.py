@@ -26,7 +26,7 @@ HELD_OUT, PRACTICE = ("held_out", "newcomers"), ("practice", "newcomers_practice
 
 
 async def answer(guide: Guide, ask: str) -> tuple[str, float]:
-    """Return the guide's answer, and the milliseconds until its first words."""
+    """Return the guide's answer, and the time until its first words in milliseconds."""
     assert guide.plan.sampling.temperature == 0
     request = ChatRequest(id=ask, messages=(Message("user", ask),), sampling=guide.plan.sampling.given())
     began, first, text = time.perf_counter(), 0.0, ""

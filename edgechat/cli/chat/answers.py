@@ -100,7 +100,7 @@ class AnswerPrinter:
             self._print("\n")
 
     def flush(self) -> None:
-        """Print buffered text; this class has none."""
+        """Print any buffered text; this class does not buffer."""
 
     def end(
         self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
@@ -226,7 +226,7 @@ class SpokenStatus(StatusLine):
         self._last_output = time.monotonic()
 
     def clear(self) -> None:
-        """Do nothing: lines stay."""
+        """Do nothing: lines already printed stay on screen."""
 
 
 class SpokenAnswer(AnswerPrinter):

@@ -102,7 +102,7 @@ class ChatLoop:
     def main(self, prompt: str | None, run_command: Callable[[str], bool]) -> None:
         """Answer the prompt, or hold a conversation if there is none.
 
-        run_command: runs a line if it is a command, and returns whether it is one.
+        run_command: runs a line if it is a command, and returns whether it was one.
         """
         try:
             self._note_plan()
@@ -222,7 +222,7 @@ class ChatLoop:
     def add_documents(self, path: str) -> str:
         """Add a folder or file to the conversation's documents; Ctrl+C stops the reading.
 
-        Returns a sentence about the result. Raises EdgechatError.
+        Returns a sentence describing the result. Raises EdgechatError.
         """
         adding = add_documents(self.session, self.conversation, path, self._show_reading)
         reading = self.background.begin(adding)
@@ -246,7 +246,7 @@ class ChatLoop:
         self.conversation = conversation
 
     def switch_model(self, name: str) -> None:
-        """Switch to another model; if it cannot be planned, the current one stays."""
+        """Switch to another model, or keep the current one if the new one cannot be planned."""
         self.background.run(self.session.switch_model(name))
         self._note_plan()
         self._load()
@@ -447,7 +447,7 @@ class ChatLoop:
 
 
 def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | None:
-    """Return a hint about a model that sees and fits, or None."""
+    """Return a hint that suggests a model that can see images and fits, or None."""
 
     def rated(listed: Sequence[ModelRow]) -> SurveyOverview:
         sound = [row.model for row in listed if not row.glance.damage]
@@ -463,7 +463,7 @@ def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | Non
 
 
 def _local_hint(*, in_conversation: bool) -> str | None:
-    """Return a hint about a local model that fits, or None."""
+    """Return a hint that suggests a local model that fits, or None."""
     with suppress(EdgechatError):
         found = local_model(rows())
         if found is not None:
