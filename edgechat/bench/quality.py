@@ -273,7 +273,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Its name in reports, such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
+        """The name to use in reports, such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
         cache = self.plan.cache_type
         return self.name if cache == "f16" else f"{self.name}, KV in {cache}"
 

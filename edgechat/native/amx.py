@@ -66,7 +66,7 @@ def failure() -> str:
 
 
 def computes_right(folder: Path) -> bool:
-    """Return True if AMX is available and the llama.cpp in `folder` computes correctly with it."""
+    """Return True if AMX is available and the llama.cpp in `folder` computes correct results with it."""
     if not _may_be_there():
         return False
     files = [(path.name, path.stat()) for path in sorted(folder.glob("*ggml-cpu*"))]

@@ -29,7 +29,7 @@ _NOT_OF_REMOTES = (
 
 
 class DeviceMemory(Needs, frozen=True, kw_only=True):
-    """What a load needs in one memory."""
+    """How much of one device's memory loading a model takes."""
 
     name: str
     """'RAM', 'MLX', or llama.cpp's name for an accelerator."""

@@ -42,7 +42,8 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
     Losses are small and add up, so this is a multiple-choice knapsack problem. For each tensor, only the
     types on the lower convex hull of (bytes, loss) matter. All tensors start with their smallest type. Then
     the step that saves the most loss per byte is taken, until none fits. With hundreds of tensors, the result
-    is practically optimal: less than one step remains. (H. Kellerer et al., Knapsack Problems, 2004, ch. 11.)
+    is practically optimal: the unused budget is smaller than one step. (H. Kellerer et al., Knapsack
+    Problems, 2004, ch. 11.)
     """
     hulls = {name: _hull(choices) for name, choices in options.items()}
     chosen = {name: hull[0] for name, hull in hulls.items()}

@@ -46,9 +46,9 @@ Item = str | ToolCall | ArgumentsText | Ending
 class Splitter:
     """Extracts calls from a reply's text.
 
-    Text that may be the start of a mark is held back until that is certain. If something turns out not to be
-    a call, all of it becomes text again, and is not searched for other calls. A call is announced when its
-    arguments start, and stays a call after that.
+    Text that may be the start of a mark is held back until it is clear whether it is one. If something turns
+    out not to be a call, all of it becomes text again, and is not searched for other calls. A call is
+    announced when its arguments start, and stays a call after that.
     """
 
     def __init__(

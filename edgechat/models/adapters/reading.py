@@ -30,7 +30,7 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter that has been checked to fit a model."""
+    """An adapter that has been checked for compatibility with a model."""
 
     path: Path
     """Path of the GGUF file, converted if necessary."""

@@ -302,7 +302,7 @@ async def _resolves(host: str) -> bool:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Return the start of an unsuccessful response, which may never end."""
+    """Return the start of an error response. The server may never stop sending, so the rest is not read."""
     data = bytearray()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ASK_SECONDS):

@@ -326,7 +326,7 @@ def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
 
 
 def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
-    """Return the better figures from both measurements, with the number of threads from `other`."""
+    """Return the better of two measurements for each figure, with the number of threads from `other`."""
 
     def faster(a: Seconds, b: Seconds) -> Seconds:
         return tuple(map(min, a, b))

@@ -67,8 +67,9 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
     options: one file for each model. rate: download speed in bytes per second.
 
     *Best* is the best option. *Balanced*, the recommended one, is the best decent option that reads prompts
-    quickly and downloads within five minutes. *Fast* is the best such option that downloads within a minute,
-    or the best poorer one if none is decent. If nothing downloads in time, the smallest download is chosen.
+    quickly and downloads within five minutes. *Fast* is the best decent option that downloads within a
+    minute; if there are no decent options, others are considered. If nothing downloads in time, the smallest
+    download is chosen.
     """
     planned = [option for option in options if option.plan is not None]
     if not planned:

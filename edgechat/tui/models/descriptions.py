@@ -1,4 +1,4 @@
-"""Descriptions of models: details, cards, and table lines with as many columns as fit."""
+"""Descriptions of models: details, cards, and table rows with as many columns as fit."""
 
 from __future__ import annotations
 

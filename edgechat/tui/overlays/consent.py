@@ -88,7 +88,7 @@ class ConsentScreen(AppDialog[Answer | None]):
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        """Record when a key that has no function here was pressed."""
+        """Record the time of key presses that do nothing here."""
         self._is_quiet()
 
     def _is_quiet(self) -> bool:

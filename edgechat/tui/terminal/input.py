@@ -206,7 +206,7 @@ class TerminalDriver(LinuxDriver):
         return (width // columns, height // rows) if min(rows, columns) and width and height else None
 
     async def drained(self) -> bool:
-        """Wait until all output is written, so that a slow terminal can draw frames in between.
+        """Wait until all output has been written, so that a slow terminal can draw each frame.
 
         Returns False if the app is suspended and nothing is being written.
         """

@@ -43,7 +43,7 @@ class ThumbnailSize(NamedTuple):
 
 
 def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
-    """Return an image's thumbnail size: a pixel gets at most one cell in width and half a cell in height."""
+    """Return an image's thumbnail size: at most one cell per pixel horizontally, half a cell vertically."""
     if not (image.width and image.height):
         return ThumbnailSize(0, 0)
     scale = min(1.0, min(width, _WIDEST) / image.width, 2 * most_rows / image.height)

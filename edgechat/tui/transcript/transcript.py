@@ -26,7 +26,7 @@ _WIDEST, _MARGIN = 100, 2
 
 
 class Transcript(VerticalScroll):
-    """Shows pieces from top to bottom, and follows the end while the reader is there.
+    """Shows pieces from top to bottom, and stays scrolled to the end unless the reader has scrolled up.
 
     While it is focused, one turn is current; keys act on that turn through the screen's actions.
 
