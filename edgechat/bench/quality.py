@@ -439,7 +439,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
 
 
 def _excess(models: Sequence[Candidate]) -> int:
-    """Return by how many bytes the models, if loaded together, exceed the memory of a device."""
+    """Return how many bytes too large the models are for a device's memory when loaded together."""
     needed: dict[str, int] = {}
     budgets: dict[str, int] = {}
     for one in models:

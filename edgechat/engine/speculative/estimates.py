@@ -84,7 +84,7 @@ class Acceptance:
         return _rate(self.by_class, index, prior, optimistic)
 
     def at_position(self, position: int, *, optimistic: bool = False) -> float:
-        """Return the chance for a token yet to be drafted at this position of the draft; see `of_class`."""
+        """Return the acceptance chance of a token at this position, before it is drafted; see `of_class`."""
         return _rate(
             self.by_position, min(position, LONGEST_DRAFT[self.source] - 1), self._overall, optimistic
         )

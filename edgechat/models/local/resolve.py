@@ -76,7 +76,7 @@ def resolve(name: str) -> ResolvedModel:
 
 
 def local_models(name: str) -> list[LocalModel]:
-    """Return the models on this machine that a name or path refers to, which may be none."""
+    """Return the models on this machine that a name or path refers to, if any."""
     models_here = inventory()
     if "\0" in name or not name.strip():
         return []
