@@ -284,7 +284,7 @@ class PromptBox(Area):
         self.post_message(self.WantsEditor())
 
     def _step_history(self, by: int) -> None:
-        """Show an earlier (1) or later (-1) question. Going past the latest one restores the user's own text."""
+        """Show an earlier (1) or later (-1) question; past the latest one comes the user's own text again."""
         if self._history_index < 0 and by > 0 and not self._history:
             self.post_message(self.WantsHistory())
             return
