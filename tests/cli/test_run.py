@@ -535,7 +535,7 @@ def test_what_a_draft_made_is_told(tmp_path):
     draft = scripted.write(tmp_path / "draft.gguf", reply=words)
     told = json.loads(edgechat("run", target, "hi", "--json", "--draft", draft).stdout)["speculation"]
     assert told.keys() == {"drafted_tokens", "accepted_tokens", "mean_length", "speedup", "drafters"}
-    assert told["drafted_tokens"] >= told["accepted_tokens"] > 50  # beside other work, n-grams are tried, too
+    assert told["drafted_tokens"] == told["accepted_tokens"] > 50
     assert told["mean_length"] > 2
     assert told["drafters"] == ["draft", "n-grams"]
 
