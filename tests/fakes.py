@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from edgechat.documents.embedding import Vectors
     from edgechat.engine.protocol import Engine
 
-Step = str | float | EdgechatError | Prefill | Delta | Dropped | ToolCall
-"""A word to say, seconds to wait, an error to raise, an event to pass on, or a tool call."""
+Step = str | float | asyncio.Event | EdgechatError | Prefill | Delta | Dropped | ToolCall
+"""A word to say, seconds or an event to wait for, an error to raise, an event to pass on, or a tool call."""
 
 MODEL = ModelInfo(
     name="scripted",
@@ -161,7 +162,7 @@ class FakeEngine:
         tokens, dropped, closing = 0, 0, self._closing
         reason = "cancelled" if request_id in self._cancelled else "stop"
         for step in script if reason == "stop" else ():
-            if isinstance(step, float):
+            if isinstance(step, (float, asyncio.Event)):
                 await self._wait(request_id, step)
             elif isinstance(step, EdgechatError):
                 if isinstance(step, EngineCrashed):
@@ -188,9 +189,10 @@ class FakeEngine:
         usage, timings = Usage(20, 0, tokens, dropped), Timings(10.0, 500.0, 25.0)
         yield Finished(request_id, reason, usage, timings)  # type: ignore[arg-type]
 
-    async def _wait(self, request_id: str, seconds: float) -> None:
-        closing, end = self._closing, asyncio.get_running_loop().time() + seconds
-        while request_id not in self._cancelled and not closing.is_set():
+    async def _wait(self, request_id: str, until: float | asyncio.Event) -> None:
+        closing, event = self._closing, until if isinstance(until, asyncio.Event) else asyncio.Event()
+        end = asyncio.get_running_loop().time() + (until if isinstance(until, float) else math.inf)
+        while request_id not in self._cancelled and not closing.is_set() and not event.is_set():
             left = end - asyncio.get_running_loop().time()
             if left <= 0:
                 return

@@ -105,7 +105,8 @@ async def test_the_guide_is_asked_meanwhile(path):
 
 @pytest.mark.slow
 async def test_a_model_that_arrives_interrupts_no_answer(path):
-    async with awaiting(path, ["One ", 0.3, "two."], ["Hello."]) as chat:
+    arrived = asyncio.Event()
+    async with awaiting(path, ["One ", arrived, "two."], ["Hello."]) as chat:
         await run_command(chat.controller, "guide", "Count.")
         await shown(chat, "One")
         with pytest.raises(ChatBusy):
@@ -113,6 +114,7 @@ async def test_a_model_that_arrives_interrupts_no_answer(path):
         chat.come()
         await until(lambda: chat.pull.state is PullState.DONE)
         assert chat.controller.session.model == "guide"
+        arrived.set()
         await shown(chat, "Hello.")
         assert chat.view.transcript.text == "Count.\nOne two.\nWho are you?\nHello."
 

@@ -57,7 +57,8 @@ async def test_a_question_is_answered_and_stored(path):
 
 @pytest.mark.slow
 async def test_a_conversation_is_left_and_opened_while_it_is_answered(path):
-    engine = FakeEngine(["First."], ["One ", 1.0, "two."])
+    left = asyncio.Event()
+    engine = FakeEngine(["First."], ["One ", left, "two."])
     async with started(path, engine) as (controller, view):
         first = await say(controller, "Who?")
         controller.begin_new()
@@ -72,6 +73,7 @@ async def test_a_conversation_is_left_and_opened_while_it_is_answered(path):
         await controller.open(second)
         assert view.transcript is counting
         await controller.open(first)
+        left.set()
         await until(lambda: not controller.answering)
         await view.settled()
         assert counting.text == "Count.\nOne two."
@@ -394,12 +396,14 @@ async def test_branches_are_not_switched_while_the_store_is_locked(path, monkeyp
 
 @pytest.mark.slow
 async def test_a_full_disk_is_told_while_the_reply_comes(path):
-    engine = FakeEngine(["Hello ", 0.3, "you " * 10_000, 1.0, "there ", 30.0, "."])
+    full = asyncio.Event()
+    engine = FakeEngine(["Hello ", full, "you " * 10_000, 30.0, "."])
     async with started(path, engine) as (controller, view):
         controller.ask("Hi?", [])
         await until(lambda: "Hello" in view.transcript.text)
         store = await controller.session.store()
         store._db.execute("PRAGMA max_page_count = 1")
+        full.set()
         await until(lambda: any("is not being saved" in message for message in view.messages))
         assert controller.shown.is_answering
         store._db.execute("PRAGMA max_page_count = 100000")

@@ -1,5 +1,6 @@
 """Documents in the app: chosen by /docs and @folder/, searched for a question, cited in the reply."""
 
+import asyncio
 import re
 import time
 from contextlib import closing
@@ -148,9 +149,11 @@ async def test_citations_lead_to_passages(scene, folder):
 
 
 async def test_what_is_quoted_and_in_no_passage_is_marked_once_the_reply_has_ended(scene, folder):
-    async with scene.loaded([ANSWER, 0.5, " End."], size=(100, 36)) as pilot:
+    seen = asyncio.Event()
+    async with scene.loaded([ANSWER, seen, " End."], size=(100, 36)) as pilot:
         await pilot.ask("How is the pump 7 of @handbook/ primed?", see="made of cheese")
         pilot.shows(hidden="not in the documents")
+        seen.set()
         await pilot.see("End.")
         await pilot.see("not in the documents: “the moon is made of cheese”")
         pilot.shows(hidden="not in the documents: “is primed")

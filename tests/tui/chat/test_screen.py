@@ -168,10 +168,12 @@ async def test_escape_while_the_store_is_locked_gives_the_question_back(scene, p
 
 
 async def test_words_that_cannot_be_saved_are_told_at_the_end(scene):
-    async with scene(["Hello ", 1.5, "you" * 10_000]) as pilot:
+    full = asyncio.Event()
+    async with scene(["Hello ", full, "you" * 10_000]) as pilot:
         await pilot.ask("Hi?", see="Hello")
         store = await pilot.app.screen.session.store()
         store._db.execute("PRAGMA max_page_count = 1")
+        full.set()
         await pilot.see("The disk is full")
         await pilot.press("ctrl+q")
     assert isinstance(pilot.app.fault, StoreError)

@@ -1,5 +1,6 @@
 """Several conversations: opened, left in mid-answer, deleted and brought back, written to files and read."""
 
+import asyncio
 import json
 
 import pytest
@@ -23,7 +24,8 @@ async def test_a_stored_conversation_is_opened_and_goes_on(scene):
 
 async def test_a_reply_goes_on_behind_another_conversation(scene, path):
     (first,) = await hold(path, "Who?")
-    async with scene(["One ", 4.0, "two."], ["Beside it."], notifications=True) as pilot:
+    told = asyncio.Event()
+    async with scene(["One ", told, "two."], ["Beside it."], notifications=True) as pilot:
         await pilot.ask("Count.", see="One")
         counting = pilot.controller.shown.id
         await pilot.press(*"unsent")
@@ -33,6 +35,7 @@ async def test_a_reply_goes_on_behind_another_conversation(scene, path):
         assert not pilot.chat.answering
         assert pilot.controller.answering == {counting}
         await pilot.say("And now?", see="Beside it.")
+        told.set()
         await pilot.until(lambda: any("has ended" in one.message for one in pilot.app._notifications))
         await pilot.controller.open(counting)
         await pilot.see("One two.")
@@ -42,11 +45,13 @@ async def test_a_reply_goes_on_behind_another_conversation(scene, path):
 
 async def test_going_back_to_a_reply_that_is_still_written(scene, path):
     (first,) = await hold(path, "Who?")
-    async with scene(["One ", 1.0, "two ", 30.0, "three"]) as pilot:
+    back = asyncio.Event()
+    async with scene(["One ", back, "two ", 30.0, "three"]) as pilot:
         await pilot.ask("Count.", see="One")
         counting = pilot.controller.shown.id
         await pilot.controller.open(first)
         await pilot.controller.open(counting)
+        back.set()
         await pilot.see("One two")
         assert pilot.chat.answering
         await pilot.press("escape", see="You stopped the reply here")

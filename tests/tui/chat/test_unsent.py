@@ -1,5 +1,7 @@
 """What is written and not sent is never lost: not by another conversation, a failure, or the app's end."""
 
+import asyncio
+
 import pytest
 
 from edgechat.chat.records import Attachment
@@ -59,11 +61,13 @@ async def test_of_a_large_prompt_only_what_is_large_is_not_stored():
 
 
 async def test_of_two_quick_enters_the_second_question_waits(scene):
-    async with scene.loaded(["One ", 0.3, "two."], ["Three."]) as pilot:
+    both = asyncio.Event()
+    async with scene.loaded(["One ", both, "two."], ["Three."]) as pilot:
         pilot.prompt.post_message(pilot.prompt.Submitted("First"))
         pilot.prompt.post_message(pilot.prompt.Submitted("Second"))
         await pilot.see("One")
         assert len(pilot.engine.requests) == 1
+        both.set()
         await pilot.see("Three.")
         assert [request.messages[-1].content for request in pilot.engine.requests] == ["First", "Second"]
 

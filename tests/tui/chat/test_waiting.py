@@ -16,12 +16,14 @@ def asked(engine):
 
 @pytest.mark.slow
 async def test_they_are_sent_in_order_as_the_answers_end(path):
-    engine = FakeEngine(["One ", 0.3, "done."], ["Two."], ["Three."])
+    asked_all = asyncio.Event()
+    engine = FakeEngine(["One ", asked_all, "done."], ["Two."], ["Three."])
     async with started(path, engine) as (controller, view):
         controller.ask("1?", [])
         controller.ask("2?", [])
         controller.ask("3?", [])
         assert view.pane.waiting == ["2?", "3?"]
+        asked_all.set()
         await until(lambda: len(engine.requests) == 3 and not controller.shown.is_answering)
         assert asked(engine) == ["1?", "2?", "3?"]
         assert view.pane.waiting == []
@@ -61,7 +63,8 @@ async def test_an_answer_that_does_not_end_by_itself_gives_them_back(path, ends)
 
 @pytest.mark.slow
 async def test_they_are_sent_behind_another_conversation(path):
-    engine = FakeEngine(["Zero."], ["One ", 0.3, "done."], ["Two."])
+    left = asyncio.Event()
+    engine = FakeEngine(["Zero."], ["One ", left, "done."], ["Two."])
     async with started(path, engine) as (controller, view):
         first = await say(controller, "0?")
         controller.begin_new()
@@ -71,6 +74,7 @@ async def test_they_are_sent_behind_another_conversation(path):
         second = controller.shown.id
         await controller.open(first)
         assert view.pane.waiting == []
+        left.set()
         await until(lambda: not controller.answering)
         await view.settled()
         await controller.open(second)

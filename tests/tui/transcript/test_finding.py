@@ -1,5 +1,7 @@
 """Words that are found in a conversation, and the lines that came while one reads further up."""
 
+import asyncio
+
 import pytest
 
 from edgechat.tui.transcript.pieces import Finder, NotePiece, ThoughtPiece, UserPiece
@@ -62,11 +64,14 @@ async def test_a_hit_of_the_search_leads_to_its_words(scene):
 
 
 async def test_lines_that_came_below_are_counted_and_gone_to(scene):
-    before = "\n\n".join(f"line {n}" for n in range(60))
-    async with scene([before], ["Begin.", 1.0, "\n\none\n\ntwo\n\nthree", 30.0], size=(100, 30)) as pilot:
+    before, scrolled = "\n\n".join(f"line {n}" for n in range(60)), asyncio.Event()
+    async with scene(
+        [before], ["Begin.", scrolled, "\n\none\n\ntwo\n\nthree", 30.0], size=(100, 30)
+    ) as pilot:
         await pilot.say("1?")
         await pilot.ask("2?", see="Begin.")
         await pilot.press("pageup", gone="Begin.", hidden="new line")
+        scrolled.set()
         await pilot.see("↓ 6 new lines")
         rows = pilot.text.split("\n")
         y = next(y for y, row in enumerate(rows) if "new lines" in row)
