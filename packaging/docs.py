@@ -1,4 +1,4 @@
-"""mkdocs hook: adds the picture of the app, which the documentation shows but docs/ does not contain."""
+"""mkdocs hook that adds the picture of the app, which the documentation shows but docs/ does not contain."""
 
 from __future__ import annotations
 

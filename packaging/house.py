@@ -1,6 +1,6 @@
 """The code base in figures: files, lines by kind, imports between packages, private names used elsewhere.
 
-Run as `make house`. `--imports` adds each package's imports; `--private` adds where private names are used.
+Run it as `make house`. `--imports` adds each package's imports; `--private` adds where private names occur.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Source:
 
 
 def foreign_names(sources: list[Source]) -> dict[str, set[str]]:
-    """Return the private names of third-party packages, and the files that use each.
+    """Return the private names of third-party packages, each with the files that use it.
 
     These are imports of private modules and names, private attributes that nothing in edgechat defines, and
     overrides of private methods.

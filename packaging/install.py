@@ -1,8 +1,8 @@
 """Run `pip install` with a progress line: `python packaging/install.py -e .`, with pip's options.
 
 pip prints nothing during the minutes it takes to compile llama.cpp, and prints everything if that fails.
-This script shows what is being compiled and how far it has got. If it fails, the script shows the cause and
-a command that helps.
+This script shows what is being compiled and how far it has got. If compiling fails, it shows the cause and a
+command that may help.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\] ")
 _SOURCE = re.compile(r"([\w.-]+\.(?:c|cc|cpp|cxx|mm?|cu))(?!\w)")
 _COLLECTED = re.compile(r"(?:Collecting|Downloading) ([^\s/;=<>~!\[(]+)")
 _QUIET = 15.0
-"""Seconds between progress lines when there is no terminal."""
+"""Seconds between progress lines if the output is not a terminal."""
 _LAST = 5
-"""Number of lines to show of an error that is not among `_CAUSES`."""
+"""Number of lines to show from an error that is not in `_CAUSES`."""
 
 _COMPILERS = {
     "apt-get": "sudo apt install build-essential",
@@ -63,7 +63,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "{python} -m pip install cmake ninja",
     ),
 )
-"""Patterns in pip's output, the causes they point to, and the next command."""
+"""Patterns in pip's output, the causes they point to, and the command to run next."""
 
 
 def progress(line: str) -> str | None:

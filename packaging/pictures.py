@@ -1,6 +1,6 @@
 """Draw the README's pictures: `python packaging/pictures.py [FOLDER]` writes app.svg and plan.svg there.
 
-The app talks to the guide that ships, and the plan is for a laptop with 16 GB; each has its own home folder.
+The app talks to the shipped guide, and the plan is for a laptop with 16 GB. Both use a temporary home folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATIENCE = 60.0
 
 
 async def draw_app(path: Path) -> None:
-    """Ask the guide some questions, open the conversations and the engine room, and draw the screen."""
+    """Ask the guide questions, open the list of conversations and the engine room, and draw the screen."""
     from edgechat.tui.app import EdgechatApp, StartOptions
 
     app = EdgechatApp(StartOptions("guide"), theme="dark")

@@ -1,8 +1,8 @@
-"""Completion scripts for all shells, in files with the names that each shell expects.
+"""Write completion scripts for all shells, using the file name that each shell expects.
 
     python packaging/binary/completions.py OUT
 
-They are what `edgechat --show-completion` prints.
+Their contents are what `edgechat --show-completion` prints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edgechat.cli import shell_completion
 
 
 def write_completions(folder: Path) -> list[Path]:
-    """Write the files to a folder, creating it if necessary; return their paths."""
+    """Write the scripts to a folder, creating it if necessary; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in shell_completion.SCRIPTS]
     for path in paths:
@@ -23,7 +23,7 @@ def write_completions(folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Write the files to the folder in argv[1]."""
+    """Write the scripts to the folder in argv[1]."""
     if len(sys.argv) != 2:
         print("usage: python packaging/binary/completions.py FOLDER", file=sys.stderr)
         return 2

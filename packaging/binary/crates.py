@@ -1,4 +1,4 @@
-"""The Rust crates compiled into a distribution's library, according to the SBOM in its wheel."""
+"""Finds the Rust crates compiled into a distribution's library, using the SBOM in its wheel."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def crates_in(one: metadata.Distribution) -> list[str]:
     for path in one.files or ():
         if path.parent.name == "sboms" and path.name.endswith(".cyclonedx.json"):
             for part in json.loads(path.read_text(encoding="utf-8"))["components"]:
-                # Excluded components were used for building, and are not in the library.
+                # Excluded components were only needed at build time and are not in the library.
                 if part["purl"].startswith("pkg:cargo/") and part.get("scope") != "excluded":
                     found.add(f"{part['name']} {part['version']}: {_licence(part.get('licenses', ()))}")
     return sorted(found)
 
 
 def _licence(said: list[dict[str, object]]) -> str:
-    """Return an SPDX expression, or the names given in place of one."""
+    """Return the SPDX expression, or the names of the licences if there is no expression."""
     named: list[str] = []
     for one in said:
         licence = one.get("license")

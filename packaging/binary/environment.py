@@ -1,9 +1,9 @@
-"""Startup hook of the packaged program: gives the programs that it starts the user's own libraries.
+"""Startup hook of the packaged program: makes sure that other programs do not load our libraries.
 
-On Linux, PyInstaller's loader points LD_LIBRARY_PATH at our libraries. This process has already read it;
-a browser opened for a link must not inherit it. Our own child processes start through the loader, which
-must set the variable again: without PYINSTALLER_RESET_ENVIRONMENT, what it left in the environment would
-make it believe that it has done so already.
+On Linux, PyInstaller's loader points LD_LIBRARY_PATH at our libraries. This process has already read the
+variable, and a browser opened for a link must not inherit it. Our own child processes start through the
+loader, which has to set the variable again: PYINSTALLER_RESET_ENVIRONMENT keeps it from concluding, from what
+it left in the environment, that it has already done so.
 """
 
 import os

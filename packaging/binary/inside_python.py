@@ -1,4 +1,4 @@
-"""Third-party libraries built into Python or shipped with it, whose licence texts it does not include.
+"""Third-party libraries that Python contains or ships with, but whose licence texts it does not include.
 
 Standalone builds, which uv installs and from which the Linux releases are frozen, have all of them linked in.
 Other builds contain Expat and mpdecimal from Python's own sources, and any libraries shipped next to them.
@@ -21,13 +21,13 @@ class Library:
     licence: str
     homepage: str
     text: str
-    """The name of its file in licence_texts."""
+    """The name of its licence file in licence_texts."""
     module: str
     """The module that needs it."""
     files: str
     """Pattern for its file name, if it is a shared library."""
     copyright: str = ""
-    """The copyright holders, if the text does not name them."""
+    """The copyright holders, if the licence text does not name them."""
     in_sources: bool = False
     """Whether Python's sources include it and use it by default."""
 
@@ -98,12 +98,12 @@ def is_standalone() -> bool:
 def libraries_inside(of_python: Set[str], of_system: Set[str]) -> Iterator[Library]:
     """Yield the libraries inside a frozen Python.
 
-    of_python, of_system: names of the files that came with Python, and of those from the system, which are
-    covered by their packages' licence texts.
+    of_python: names of the files that came with Python. of_system: names of the files that came from the
+    system; the licence texts of their packages cover those.
     """
     standalone = is_standalone()
     for one in LIBRARIES:
-        if one.module not in sys.stdlib_module_names:  # not used by this version of Python
+        if one.module not in sys.stdlib_module_names:  # not available in this version of Python
             continue
         pattern = re.compile(rf"{one.files}\b", re.IGNORECASE)
         beside = any(map(pattern.match, of_python))
@@ -113,7 +113,7 @@ def libraries_inside(of_python: Set[str], of_system: Set[str]) -> Iterator[Libra
 
 
 def with_copyleft(of_python: Set[str]) -> list[str]:
-    """Return what must not ship: a standalone Python's _dbm contains Berkeley DB, which is copyleft."""
+    """Return what must not be shipped: a standalone Python's _dbm contains Berkeley DB, which is copyleft."""
     names = [name for name in of_python if is_standalone() and name.startswith("_dbm.")]
     return [f"Berkeley DB, which is in {name} (packaging/edgechat.spec can exclude _dbm)" for name in names]
 

@@ -1,4 +1,4 @@
-"""LICENCES.txt: the full licences of everything that a frozen edgechat really contains.
+"""LICENCES.txt: the full licences of everything that is actually inside a frozen edgechat.
 
     python packaging/binary/licences.py dist/edgechat-0.1.0-linux-x86_64 LICENCES.txt
 
@@ -37,14 +37,14 @@ _TEXTS_ELSEWHERE = {
     "tokenizers": "Apache-2.0.txt",
 }
 
-# Additions to what a distribution says about itself.
+# Notes to add to what a distribution says about itself.
 _NOTES = {
     "llama_cpp_python": "llama.cpp and ggml, which its wheel contains, have an entry of their own.",
     BOOTLOADER: "Inside are its bootloader and its start-up modules. The exception in its licence allows to "
     "ship them with programs under any licence.",
 }
 
-# Licences that these state only in a sentence, or in the header of a file.
+# Licences of distributions that state them only in a sentence or in a file header.
 _EXPRESSIONS = {
     BOOTLOADER: "GPL-2.0-or-later WITH Bootloader-exception",
     "cobble": "BSD-2-Clause AND MIT",
@@ -69,17 +69,17 @@ that they came from.
 
 
 class MissingLicence(Exception):
-    """Something inside has no licence text."""
+    """Something in the program has no licence text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One work inside the program."""
+    """A piece of software inside the program."""
 
     name: str
     version: str
     licence: str
-    """An SPDX expression, or the maker's name for the licence; empty if only the text says it."""
+    """An SPDX expression, or the vendor's name for the licence; empty if only the text names it."""
     homepage: str
     text: str
     note: str = ""
@@ -88,7 +88,7 @@ class Entry:
 def write_licences(frozen: Path, out: Path) -> list[str]:
     """Write the licences of everything in a frozen folder to `out`; return the names of what it contains.
 
-    Raises MissingLicence, naming everything that has no text, or UnknownOrigin.
+    Raises MissingLicence, which names everything without a licence text, or UnknownOrigin.
     """
     found = origins(frozen)
     inside_python = libraries_inside(found.of_python, found.of_system)
@@ -113,7 +113,7 @@ def write_licences(frozen: Path, out: Path) -> list[str]:
 
 
 def of_distribution(one: metadata.Distribution) -> Entry:
-    """Return what an installed distribution says about itself; `text` is empty if it includes none."""
+    """Return what an installed distribution says about itself; `text` is empty if it has no licence text."""
     texts = dict.fromkeys(text for path in _text_files(one) if (text := _read(path)))
     text = "\n\n".join(texts) or _text_in_metadata(one) or _text_elsewhere(one)
     crates = crates_in(one)
@@ -130,7 +130,7 @@ def of_distribution(one: metadata.Distribution) -> Entry:
 
 
 def _text_files(one: metadata.Distribution) -> Iterator[Path]:
-    """Yield a distribution's licence files: those declared, and others named like LICENSE."""
+    """Yield a distribution's licence files: the declared ones, plus any with names like LICENSE."""
     for path in one.files or ():
         in_licences = "licenses" in path.parts and path.parts[0].endswith(".dist-info")
         if in_licences or (_FILE.match(path.name) and not path.name.endswith(_IS_CODE)):
@@ -138,7 +138,7 @@ def _text_files(one: metadata.Distribution) -> Iterator[Path]:
 
 
 def _text_in_metadata(one: metadata.Distribution) -> str:
-    """Return the licence text that some distributions give in place of a licence name."""
+    """Return the licence text that some distributions put where the licence's name belongs."""
     said = one.metadata.get("License") or ""
     return said if said.count("\n") > 5 else ""
 
@@ -204,7 +204,7 @@ def _of_python(library: Library) -> Entry:
 
 
 def _of_system(libraries: set[str]) -> Iterator[Entry]:
-    """Yield the packages that shared libraries came from, then the licences that those packages only name."""
+    """Yield the packages that the libraries came from, then the licences that they only refer to."""
     of_packages: defaultdict[SystemPackage, list[str]] = defaultdict(list)
     for library in sorted(libraries):
         of_packages[package_of(library)].append(library)
@@ -234,7 +234,7 @@ def _section(entry: Entry) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return a file's text without trailing whitespace or CRLF; '' if there is no such file."""
+    """Return a file's text without trailing whitespace or CRLF, or '' if there is no such file."""
     if not path.is_file():
         return ""
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -242,7 +242,7 @@ def _read(path: Path) -> str:
 
 
 def main() -> int:
-    """Write the licences of the folder in argv[1] to the file in argv[2]."""
+    """Write the licences for the folder in argv[1] to the file in argv[2]."""
     if len(sys.argv) != 3:
         print("usage: python packaging/binary/licences.py FROZEN-FOLDER FILE", file=sys.stderr)
         return 2

@@ -1,9 +1,9 @@
-"""Man pages, made from the command line itself and from docs/: edgechat.1, and one for each command.
+"""Man pages, generated from the command line itself and from docs/: edgechat.1, and one for each command.
 
     python packaging/binary/manpage.py OUT
 
-They say what --help prints, which click-man does not. The subcommands of `chats` and `mcp` are on the pages
-of those commands, since each has little to say.
+They contain what --help prints, which click-man's pages do not. The subcommands of `chats` and `mcp` are
+documented on the pages of those commands, since each needs only a few lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "edgechat"
 
 
 def _table(page: str, heading: str) -> dict[str, str]:
-    """Return the rows of the table under a heading in docs/; the first column loses its backticks."""
+    """Return the rows of the table under a heading in docs/, without the first column's backticks."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1]
     rows = re.findall(r"^\| `?([^|`]+)`? \| (.+) \|$", text.split("\n## ", 1)[0], re.MULTILINE)
     return dict(rows[1:])  # without the header row
@@ -138,7 +138,7 @@ def _head(title: str, summary: str) -> list[str]:
     first = re.split(r"[.:;](?:\s|$)", summary)[0]
     return [
         f'.TH {escaped(title.upper())} 1 "{date}" "{NAME} {escaped(__version__)}" "{NAME} manual"',
-        # Titles are capitalized only for reading in a list; man pages use lowercase here.
+        # Titles are capitalized for use in lists; man pages start them in lowercase here.
         ".SH NAME",
         rf"{escaped(title)} \- {prose(first[0].lower() + first[1:])}",
     ]
@@ -164,7 +164,7 @@ def _arguments(macro: str, command: Any, context: Any) -> list[str]:
 
 
 def _terms(command: Any, context: Any, kind: str, without: tuple[str, ...] = ()) -> list[str]:
-    """Return the options or arguments as in --help, leaving out those in `without`."""
+    """Return the options or arguments as --help lists them, leaving out those in `without`."""
     lines: list[str] = []
     for param in command.get_params(context):
         record = param.get_help_record(context)
@@ -174,7 +174,7 @@ def _terms(command: Any, context: Any, kind: str, without: tuple[str, ...] = ())
 
 
 def _term(said: str, *, is_option: bool) -> str:
-    """Return '-m, --model <str>' in roff: what is typed in bold, placeholders in italics."""
+    """Return '-m, --model <str>' in roff: literal text in bold, placeholders in italics."""
     if not is_option:
         return italic(said.partition(" <")[0])
     found = re.fullmatch(r"((?:--?[\w-]+(?:, | / )?)+) ?(.*)", said)
@@ -186,7 +186,7 @@ def _term(said: str, *, is_option: bool) -> str:
 
 
 def files() -> dict[str, str]:
-    """Return what edgechat stores on this platform, by path, with ~ for the home folder."""
+    """Return the files that edgechat stores on this platform, keyed by path, with ~ for the home folder."""
     return {
         _home(platformdirs.user_config_dir(NAME, appauthor=False), "settings.toml"): "The settings; every "
         "field is optional.",

@@ -74,7 +74,7 @@ class _Owners:
         self._folders: defaultdict[str, set[str]] = defaultdict(set)
         self._modules: dict[str, str] = {}
         for one in metadata.distributions():
-            name = one.name  # it is read from disk on each access
+            name = one.name  # the property reads it from disk on each access
             for path in one.files or ():
                 self._files[path.as_posix()] = name
                 self._folders[path.parts[0]].add(name)
@@ -83,16 +83,16 @@ class _Owners:
                     self._modules[module] = name
 
     def of_module(self, name: str) -> str | None:
-        """Return the distribution that contains this module, or None."""
+        """Return the distribution that contains this module, if any."""
         if name.partition(".")[0] == OWN:
             return OWN
-        # PyInstaller's runtime hooks are files of PyInstaller or of its contributed hooks.
+        # Runtime hooks are files in PyInstaller itself or in its package of contributed hooks.
         hooks = (f"PyInstaller.hooks.rthooks.{name}", f"_pyinstaller_hooks_contrib.rthooks.{name}")
         found = next((self._modules[one] for one in (name, *hooks) if one in self._modules), None)
         return found or (BOOTLOADER if _OF_PYINSTALLER.match(name) else None)
 
     def of_file(self, path: PurePosixPath) -> str | None:
-        """Return the distribution that contains this file, or else the only one in its folder; or None."""
+        """Return the distribution that contains this file, else the only one in its folder, else None."""
         if path.parts[0].startswith(OWN):
             return OWN
         found = self._files.get(path.as_posix())
@@ -103,7 +103,7 @@ class _Owners:
 
 
 def _modules(frozen: Path) -> Iterator[str]:
-    """Yield the names of the Python modules inside, except the program's own script."""
+    """Yield the names of the Python modules in the program, except its own script."""
     archive = _archive(frozen)
     for name, (*_, kind) in archive.toc.items():
         if kind == "z":
@@ -147,7 +147,7 @@ def _is_pythons(module: str) -> bool:
 
 
 def _comes_with_python(path: PurePosixPath) -> bool:
-    """Return True if a shared library is one of Python's extensions, or shipped with Python."""
+    """Return True if a shared library is one of Python's extension modules or is shipped with Python."""
     if path.name.partition(".")[0] in sys.stdlib_module_names or path.name.lower().startswith("libpython"):
         return True
     base = Path(sys.base_prefix)

@@ -1,4 +1,4 @@
-"""Freeze edgechat and pack it: `python packaging/binary/package.py [--flavour cpu]`.
+"""Freeze edgechat and package it: `python packaging/binary/package.py [--flavour cpu]`.
 
 Run it with the Python of an environment that has edgechat's wheel, the portable llama.cpp from `llama.py` and
 PyInstaller; `make package` creates one. Leaves the folder, its archive and a checksum in dist/.
@@ -33,11 +33,11 @@ _SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 _PROCESSORS = {"amd64": "x86_64", "x86_64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 _FIRST_STAMP = 315532800  # 1980, the first date in zip files
 _IMPLIED = ("cpu", "metal")
-"""Flavours that archive names leave out, since they are the default on their systems."""
+"""Flavours omitted from archive names because they are the default on their systems."""
 
 
 def archive_name(flavour: str) -> str:
-    """Return 'edgechat-VERSION-OS-ARCH', followed by '-cuda' or the like for other flavours."""
+    """Return 'edgechat-VERSION-OS-ARCH', with a suffix such as '-cuda' for other flavours."""
     machine = platform.machine().lower()
     system, processor = _SYSTEMS.get(sys.platform, sys.platform), _PROCESSORS.get(machine, machine)
     words = ["edgechat", __version__, system, processor]
@@ -49,7 +49,7 @@ def freeze(work: Path) -> Path:
     command = [sys.executable, "-P", "-m", "PyInstaller", "--noconfirm", "--clean", "--log-level", "WARN"]
     command += ["--workpath", str(work / "work"), "--distpath", str(work / "frozen")]
     command.append(str(_HERE.parent / "edgechat.spec"))
-    # A fixed hash seed keeps the order of sets, and so of archives, the same each time.
+    # A fixed hash seed makes the order of sets, and thus the archives, reproducible.
     subprocess.run(command, check=True, cwd=work, env=os.environ | {"PYTHONHASHSEED": "1"})
     return work / "frozen" / "edgechat"
 
@@ -57,7 +57,8 @@ def freeze(work: Path) -> Path:
 def strip(folder: Path) -> None:
     """Remove unneeded symbols from shared libraries on Linux.
 
-    Those in NAME.libs are skipped: auditwheel has rearranged their sections, and `strip` would break them.
+    Libraries in NAME.libs are skipped: auditwheel has rearranged their sections, so `strip` would break
+    them.
     """
     if sys.platform != "linux" or shutil.which("strip") is None:
         return
@@ -67,7 +68,7 @@ def strip(folder: Path) -> None:
 
 
 def furnish(folder: Path) -> None:
-    """Add the files for users and shells to the frozen program's folder."""
+    """Add the documents, man pages and completions to the frozen program's folder."""
     shutil.copy(_ROOT / "LICENSE", folder)
     shutil.copy(_HERE / "README.md", folder)
     manpage.write_pages(folder / "man")
@@ -93,7 +94,7 @@ def pack(folder: Path) -> Path:
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = ""
         entry.mtime = stamp
-        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644  # whatever the umask
+        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644  # regardless of the umask
         return entry
 
     archive = folder.with_name(f"{folder.name}.tar.gz")
@@ -104,7 +105,7 @@ def pack(folder: Path) -> Path:
 
 
 def _time() -> int:
-    """Return the timestamp for all files, in seconds since 1970: SOURCE_DATE_EPOCH, or the last commit's."""
+    """Return the Unix timestamp to give all files: SOURCE_DATE_EPOCH, or the time of the last commit."""
     command = ["git", "-C", str(_ROOT), "log", "-1", "--format=%ct"]
     last = subprocess.run(command, capture_output=True, text=True).stdout.strip()  # '' without git
     return max(int(os.environ.get("SOURCE_DATE_EPOCH") or last or 0), _FIRST_STAMP)

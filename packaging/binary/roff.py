@@ -1,4 +1,4 @@
-"""Text as lines of a man page, using man(7) macros that both groff and mandoc support."""
+"""Formats text as lines of a man page, using man(7) macros that both groff and mandoc support."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def escaped(text: str) -> str:
 
 
 def bold(text: str) -> str:
-    """Return text in bold, for what is typed literally."""
+    """Return text in bold, for literal input."""
     return rf"\fB{escaped(text)}\fR"
 
 
@@ -27,7 +27,7 @@ def italic(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a paragraph wrapped to the usual width, with text in backquotes in bold."""
+    """Return a paragraph wrapped to the usual width, with backquoted text in bold."""
     parts = _CODE.split(" ".join(text.split()))
     found = "".join(bold(part) if at % 2 else escaped(part) for at, part in enumerate(parts))
     lines = textwrap.wrap(found, _WIDTH, break_long_words=False, break_on_hyphens=False)

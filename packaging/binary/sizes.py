@@ -10,7 +10,10 @@ _SHOWN = 20
 
 
 def parts(folder: Path) -> Counter[str]:
-    """Return the bytes of each part: a folder or file in `_internal`, or a file beside it. Skips links."""
+    """Return the size in bytes of each part: a folder or file in `_internal`, or a file next to it.
+
+    Symlinks are skipped.
+    """
     found: Counter[str] = Counter()
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""The packages that the system's shared libraries come from, and their terms, from the package manager."""
+"""Asks the package manager which packages the system's shared libraries come from, and under what terms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 _DEBIAN_TEXTS = Path("/usr/share/common-licenses")
 
-# Libraries that may be redistributed, and whose terms are only published at a URL.
+# Redistributable libraries whose terms are only published at a URL.
 _REDISTRIBUTABLE = {
     r"(vcruntime|msvcp|concrt|vcomp|vccorlib)\d+.*\.dll|ucrtbase\.dll|api-ms-win-.*\.dll": (
         "Microsoft Visual C++ Runtime",
@@ -23,7 +23,7 @@ _REDISTRIBUTABLE = {
 
 
 class NoPackage(Exception):
-    """No system package has the library, or the package has no licence text."""
+    """No system package contains the library, or the package has no licence text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def package_of(library: str) -> SystemPackage:
 
 
 def common_texts(text: str) -> dict[str, str]:
-    """Return the licences, by name, that a Debian copyright file refers to instead of quoting."""
+    """Return the licences that a Debian copyright file refers to instead of quoting, keyed by name."""
     named = set(re.findall(r"common-licenses/([\w.+-]*[\w+-])", text))
     files = {(_DEBIAN_TEXTS / name).resolve() for name in named}
     return {path.name: path.read_text(errors="replace") for path in sorted(files) if path.is_file()}

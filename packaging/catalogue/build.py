@@ -1,9 +1,9 @@
-"""Write edgechat/base/data/skeletons.bin: the header of every model in the catalogue, in each of its quants.
+"""Write edgechat/base/data/skeletons.bin: the header of every model in the catalogue, at each quantization.
 
 $ python packaging/catalogue/build.py [--check]
 
---check writes nothing, and fails if the shipped file differs. To add a model: put its numbers into shapes.py,
-what is known about its files into sizes.toml and its entry into models.toml, then run this again.
+--check writes nothing and fails if the shipped file differs. To add a model, put its dimensions into
+shapes.py, what is known about its files into sizes.toml and its entry into models.toml, then run this again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgechat.models.shipped import pack_all
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "edgechat" / "base" / "data" / "skeletons.bin"
 MAX_OFF = 0.015
-"""Headers whose size is off by more than this fraction are not shipped: the mixture must be different."""
+"""Headers whose size is off by more than this fraction are not shipped: their types must be wrong."""
 
 Sizes = dict[str, Any]
 
@@ -38,7 +38,7 @@ def sizes() -> dict[str, Sizes]:
 
 
 def base(name: str) -> ModelHeader:
-    """Return a model's header in F16. Raises ValueError if its table has the wrong number of weights."""
+    """Return a model's header in F16. Raises ValueError if its number of weights is wrong."""
     header = f16(name, *SHAPES[name])
     if header.n_params != PARAMETERS[name]:
         raise ValueError(f"{name} would have {header.n_params} weights instead of {PARAMETERS[name]}.")
@@ -46,7 +46,7 @@ def base(name: str) -> ModelHeader:
 
 
 def headers(entry: CatalogueEntry, known: Sizes) -> list[ModelHeader]:
-    """Return a model's headers for the quantizations in its repository whose computed sizes are right."""
+    """Return a model's headers at the quantizations in its repository whose computed sizes are right."""
     source = base(entry.name)
     found = []
     for quant in LADDER:
@@ -61,7 +61,7 @@ def headers(entry: CatalogueEntry, known: Sizes) -> list[ModelHeader]:
 
 
 def fitted(header: ModelHeader, patterns: dict[str, str]) -> ModelHeader:
-    """Return the header with different types for the quantized tensors whose names match a pattern."""
+    """Return the header after changing the types of quantized tensors whose names match a pattern."""
     tensors = list(header.tensors)
     for pattern, kind in patterns.items():
         for i, one in enumerate(tensors):

@@ -1,6 +1,6 @@
-"""The type of each tensor in a quantization, from a dry run of llama.cpp's own quantizer.
+"""Finds the type of each tensor at a given quantization with a dry run of llama.cpp's own quantizer.
 
-`llama_model_quantize` with `dry_run` reads a header, writes nothing, and logs a line for each tensor.
+With `dry_run`, `llama_model_quantize` reads a header, writes nothing, and logs a line for each tensor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LADDER = (
     "F16",
     "MXFP4",
 )
-"""Quantizations to make skeletons for, if a repository has them."""
+"""Quantizations to create skeletons for, if a repository has them."""
 
 _LINE = re.compile(r"\]\s+(?P<name>\S+)\s+- \[.*?\], type =\s*(?P<type>\w+), ")
 _NEW = re.compile(r"-> .* MiB \((?P<type>\w+)\)")
@@ -56,7 +56,7 @@ def f16(name: str, arch: str, numbers: Numbers) -> ModelHeader:
 
 
 def quantized(header: ModelHeader, quant: str, *, imatrix: bool) -> ModelHeader:
-    """Return the header that llama.cpp's quantizer would write. Raises ValueError if it cannot."""
+    """Return the header that llama.cpp's quantizer would write. Raises ValueError if quantizing fails."""
     if quant == "F16":
         return header
     kinds = _ask(header, quant, imatrix)
@@ -70,7 +70,7 @@ def _ask(header: ModelHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
     params = lib.llama_model_quantize_default_params()
     params.ftype = next(number for number, name in FILE_TYPES.items() if name == quant)
     params.dry_run, params.nthread = True, 1
-    if imatrix:  # only its presence matters here
+    if imatrix:  # only its presence matters here, not its values
         number = (ctypes.c_float * 1)(1.0)
         data = (lib.llama_model_imatrix_data * 2)()
         data[0].name, data[0].data, data[0].size = b"none", number, 1
@@ -86,7 +86,7 @@ def _ask(header: ModelHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
 
 
 def _read(lines: list[str]) -> dict[str, GgmlType]:
-    """Return each tensor's type from the log: its original type, unless its line ends with a new one."""
+    """Return each tensor's type from the log: the original type, unless its line ends with a new one."""
     found: dict[str, GgmlType] = {}
     name = ""
     for line in lines:
@@ -105,7 +105,7 @@ def _with(quant: str, header: ModelHeader) -> ModelHeader:
 
 
 def placed(header: ModelHeader) -> ModelHeader:
-    """Return the header with its tensors laid out one after another, and the file size computed from them."""
+    """Return the header with its tensors laid out one after another and the file size to match."""
     at, tensors = 0, []
     for one in header.tensors:
         tensors.append(replace(one, offset=at))
@@ -114,7 +114,7 @@ def placed(header: ModelHeader) -> ModelHeader:
 
 
 def tensor(name: str, shape: tuple[int, ...], kind: GgmlType) -> ModelTensor:
-    """Return a tensor with no offset yet."""
+    """Return a tensor that has no offset yet."""
     n_bytes = kind.row_bytes(shape[0])
     for n in shape[1:]:
         n_bytes *= n

@@ -1,7 +1,7 @@
-"""The numbers of each model in the catalogue, as in its GGUF metadata.
+"""The dimensions of each model in the catalogue, as in its GGUF metadata.
 
-Sources: the models' config.json and llama.cpp's converters. `PARAMETERS` gives the number of weights that a
-table made from them must have: the published count, or for models with vision, that of the text model.
+Sources: the models' config.json and llama.cpp's converters. `PARAMETERS` gives the number of weights that
+each model's tensors must add up to: the published count, or, for vision models, that of the text model alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ Numbers = dict[str, Any]
 def _dense(
     layers: int, embd: int, heads: int, kv: int, head: int, ff: int, vocab: int, context: int, **more: Any
 ) -> Numbers:
-    """Return the keys of every transformer. In `more`, __ stands for a dot; `tied` only affects the table."""
+    """Return the keys that every transformer has.
+
+    In `more`, __ stands for a dot. `tied` only affects which tensors there are.
+    """
     numbers: Numbers = {
         "block_count": layers,
         "context_length": context,
@@ -39,7 +42,10 @@ def _gemma3(
 
 
 def _lfm2(layers: int, full: tuple[int, ...], ff: int, vocab: int, **more: Any) -> Numbers:
-    """full: the layers with attention; the others are short convolutions. All have 2048 channels."""
+    """Return LFM2's keys. All layers have 2048 channels.
+
+    full: the layers with attention; the others are short convolutions.
+    """
     numbers = _dense(layers, 2048, 32, 8, 64, ff, vocab, 128000, shortconv__l_cache=3, tied=True, **more)
     heads = [8 if layer in full else 0 for layer in range(layers)]
     return numbers | {"attention.head_count_kv": heads, "attention.layer_norm_rms_epsilon": 1e-5}
@@ -48,7 +54,7 @@ def _lfm2(layers: int, full: tuple[int, ...], ff: int, vocab: int, **more: Any) 
 def _encoder(
     layers: int, embd: int, heads: int, ff: int, vocab: int, context: int, pooling: int, **more: Any
 ) -> Numbers:
-    """pooling: llama.cpp's number for the pooling type."""
+    """Return an encoder's keys. pooling: llama.cpp's number for the pooling type."""
     return {
         "block_count": layers,
         "context_length": context,
@@ -64,7 +70,10 @@ def _encoder(
 def _gemma4(
     layers: int, embd: int, heads: int, kv: tuple[int, int], ff: int, context: int, w: int, **more: Any
 ) -> Numbers:
-    """kv: KV heads in a windowed layer and in a full layer. every: one layer in this many is full."""
+    """Return Gemma 4's keys.
+
+    kv: KV heads per windowed layer and per full layer. every: one in this many layers is full.
+    """
     every, shared = more.pop("every", 6), more.pop("shared", 0)
     windowed = [(layer + 1) % every != 0 for layer in range(layers)]
     wide = [ff * 2 if shared and layer >= layers - shared else ff for layer in range(layers)]
@@ -88,7 +97,10 @@ def _gemma4(
 def _qwen35(
     layers: int, embd: int, heads: int, kv: int, ff: int, values: int, *, tied: bool, **more: Any
 ) -> Numbers:
-    """values: value heads in a linear layer, with 128 channels each; the number of key heads is always 16."""
+    """Return Qwen3.5's keys.
+
+    values: value heads per linear layer, each with 128 channels; there are always 16 key heads.
+    """
     return _dense(
         layers,
         embd,
@@ -266,7 +278,7 @@ PARAMETERS: dict[str, int] = {
     "qwen3.8-27b": 26_895_998_464,
     "qwen3.5-35b-a3b": 34_660_610_688,
     "qwen3.6-35b-a3b": 34_660_610_688,
-    # The files of these two have a separate output tensor, though the models tie it to the embeddings.
+    # These two models' files have a separate output tensor, though the models tie it to the embeddings.
     "qwen2.5-coder-0.5b": 494_032_768 + 896 * 151936,
     "qwen2.5-coder-1.5b": 1_543_714_304 + 1536 * 151936,
     "qwen2.5-coder-7b": 7_615_616_512,

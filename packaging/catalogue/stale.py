@@ -1,10 +1,11 @@
-"""Report which entries of the catalogue need another look: `make catalogue`.
+"""Report which entries in the catalogue need another look: `make catalogue`.
 
 $ python packaging/catalogue/stale.py [--days N]
 
-Reports entries not checked within N days (60), and those that differ from what the hub says about their
-repository; if the hub cannot be reached, only the former. Fails if there is anything to do. Then compare the
-entry with its repository, see whether a newer model of its size is better, and put the date into models.toml.
+Reports entries that have not been checked within N days (60), and entries that differ from what the hub says
+about their repository. If the hub cannot be reached, only the first check is done. Fails if it reports
+anything. For each entry reported, compare it with its repository, see whether there is now a better model of
+that size, and put the date into models.toml.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from edgechat.models.hub.endpoint import endpoint
 CATALOGUE = Path(__file__).parents[2] / "models.toml"
 DAYS = 60
 PATIENCE = 20.0
-"""Seconds to wait for the hub's answer about one repository."""
+"""Seconds to wait for the hub to answer about one repository."""
 UNREACHABLE = (httpx2.HTTPError, OSError, OutOfTime)
 
 T = TypeVar("T")
 
 
 def in_time(work: Callable[[], T]) -> T:
-    """Return the result of `work`. Raises OutOfTime."""
+    """Return the result of `work`. Raises OutOfTime if it takes too long."""
     return run_within(PATIENCE, PATIENCE, lambda watch: work())
 
 
 def stale(entry: CatalogueEntry, today: date, days: int) -> str | None:
-    """Return when an entry was last checked, if that was more than `days` ago or never; otherwise None."""
+    """Return when an entry was last checked if that was over `days` ago or never happened; otherwise None."""
     if entry.checked is None:
         return "was never looked at."
     age = (today - entry.checked).days
@@ -51,7 +52,7 @@ def stale(entry: CatalogueEntry, today: date, days: int) -> str | None:
 
 
 def differences(entry: CatalogueEntry, api: HfApi) -> Iterator[str]:
-    """Yield the differences between an entry and what the hub says. Raises one of UNREACHABLE."""
+    """Yield the differences between an entry and what the hub says. Raises an exception in UNREACHABLE."""
     assert entry.repo is not None
     try:
         info = in_time(lambda: api.model_info(entry.repo or "", timeout=PATIENCE))
@@ -76,7 +77,7 @@ def files(entry: CatalogueEntry, there: Sequence[str]) -> Iterator[str]:
 
 
 def facts(entry: CatalogueEntry, info: ModelInfo) -> Iterator[str]:
-    """Yield differences in licence, gating, context and the thinking switch."""
+    """Yield differences in licence, gating, context length and the thinking switch."""
     card, gguf = info.card_data or {}, info.gguf or {}
     licence = str(card.get("license_name") or card.get("license") or "")
     if licence and plain(licence) != plain(entry.licence):
@@ -98,7 +99,7 @@ def plain(licence: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None, *, today: date | None = None) -> None:
-    """Print what needs to be done, one item per line. Exits with 1 if there is anything."""
+    """Print what needs to be done, one item per line. Exits with 1 if there is anything to do."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

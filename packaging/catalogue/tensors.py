@@ -1,6 +1,6 @@
 """The tensors of each architecture, named as in llama.cpp's loaders (src/models/*.cpp).
 
-Rows are (name, shape in ggml's order). `plain` tells which ones a converter leaves in F32 in an F16 file.
+Rows are (name, shape in ggml's order). `plain` says which ones converters leave in F32 in an F16 file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Row = tuple[str, tuple[int, ...]]
 Numbers = dict[str, Any]
 
 NOT_METADATA = ("tied", "bias", "rope_freqs", "rope_factors", "alike", "token_types")
-"""Keys that only determine which tensors there are."""
+"""Keys that only determine which tensors exist."""
 
 _PLAIN = (
     *("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"),
@@ -38,7 +38,7 @@ _LFM2 = ("lfm2", "lfm2moe")
 
 
 def table(arch: str, numbers: Numbers) -> list[Row]:
-    """Return all tensors of a model."""
+    """Return all of a model's tensors."""
     rows = [*(_bert_ends(arch, numbers) if arch in _BERTS else _ends(numbers))]
     if arch in _LFM2:  # llama.cpp kept a misnomer here
         rows = [(name.replace("output_norm", "token_embd_norm"), shape) for name, shape in rows]
@@ -54,7 +54,7 @@ def table(arch: str, numbers: Numbers) -> list[Row]:
 
 
 def _head_of_reranker(arch: str, e: int) -> Iterator[Row]:
-    """BERT's head has two layers and one score; Qwen3's is the output rows for 'yes' and 'no'."""
+    """Yield a reranker's head: two layers and one score for BERT, rows for 'yes' and 'no' for Qwen3."""
     if arch == "bert":
         yield from _biased("cls", (e, e))
         yield from (("cls.output.weight", (e,)), ("cls.output.bias", (1,)))
@@ -94,7 +94,7 @@ def _bert_ends(arch: str, n: Numbers) -> Iterator[Row]:
 
 
 def _block(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """A layer of llama, mistral3, granite, smollm3, qwen2, qwen3, qwen3moe, gemma3 or gemma-embedding."""
+    """Yield a layer for llama, mistral3, granite, smollm3, qwen2, qwen3(moe), gemma3 or gemma-embedding."""
     e, d = n["embedding_length"], n["attention.key_length"]
     q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"]
     yield "attn_norm.weight", (e,)
@@ -145,7 +145,7 @@ def _phi3(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
 
 
 def _gemma4(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Windowed and full layers have different heads; in full layers, keys can double as values."""
+    """Yield a layer: full ones have other heads than windowed ones, and keys that can double as values."""
     e, windowed = n["embedding_length"], n["attention.sliding_window_pattern"][layer]
     d = n["attention.key_length_swa" if windowed else "attention.key_length"]
     q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"][layer]
@@ -175,7 +175,11 @@ def _gemma4(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
 
 
 def _qwen35(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Three layers with linear attention (a gated delta net), then a full one whose queries have a gate."""
+    """Yield a layer.
+
+    After every three layers with linear attention (a gated delta net), there is a full one whose queries
+    have a gate.
+    """
     e, d = n["embedding_length"], n["attention.key_length"]
     yield from (("attn_norm.weight", (e,)), ("post_attention_norm.weight", (e,)))
     if (layer + 1) % n["full_attention_interval"]:
@@ -206,7 +210,7 @@ def _delta_net(n: Numbers) -> Iterator[Row]:
 
 
 def _lfm2(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Short convolutions, with attention in some layers; in lfm2moe, experts in all but the first layers."""
+    """Yield a layer: a short convolution or attention; in lfm2moe, all but the first few have experts."""
     e, d, heads = n["embedding_length"], n["attention.key_length"], n["attention.head_count_kv"][layer]
     yield from (("attn_norm.weight", (e,)), ("ffn_norm.weight", (e,)))
     if heads:
@@ -238,7 +242,7 @@ def _gpt_oss(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
 
 
 def _bert(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Norms come last. nomic-bert has a gate, a single tensor for q, k and v, and no biases."""
+    """Yield a layer. Norms come last; nomic-bert has a gate, one tensor for q, k and v, and no biases."""
     e, f = n["embedding_length"], n["feed_forward_length"]
     if arch == "nomic-bert":
         yield "attn_qkv.weight", (e, 3 * e)

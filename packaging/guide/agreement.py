@@ -13,13 +13,13 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Which tokens of each answer the draft predicted, given the tokens before them."""
+    """Records which tokens of each answer the draft predicted, given the tokens before them."""
 
     answers: tuple[tuple[bool, ...], ...]
 
     @property
     def share(self) -> float:
-        """The share of tokens that were predicted."""
+        """The fraction of tokens that were predicted."""
         return sum(map(sum, self.answers)) / sum(map(len, self.answers))
 
     @property
@@ -31,7 +31,7 @@ class Agreement:
     def per_call(self, drafted: int) -> float:
         """Return the tokens gained per call of the guide when `drafted` tokens are drafted ahead.
 
-        The call that reads the prompt, and yields the first token, is not counted.
+        The call that reads the prompt and yields the first token is not counted.
         """
         return sum(len(answer) - 1 for answer in self.answers) / sum(1 for _ in self._calls(drafted))
 
@@ -41,7 +41,7 @@ class Agreement:
         return sum(good for good, _ in calls) / sum(ahead for _, ahead in calls)
 
     def _calls(self, drafted: int) -> Iterator[tuple[int, int]]:
-        """Yield, for each call, the number of drafted tokens that are right and the number drafted."""
+        """Yield, for each call, how many drafted tokens were right and how many were drafted."""
         for answer in self.answers:
             at = 1
             while at < len(answer):
@@ -52,7 +52,7 @@ class Agreement:
 
 
 def replies(guide: llama_cpp.Llama, cases: Iterable[Case]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the tokens of each prompt and of the guide's answer at temperature 0, with its end token."""
+    """Yield the tokens of each prompt and of the guide's answer at temperature 0, end token included."""
     form = Jinja2ChatFormatter(guide.metadata["tokenizer.chat_template"], eos_token="", bos_token="")
     for case in cases:
         messages = [{"role": "system", "content": case.system}] if case.system else []
@@ -69,7 +69,7 @@ def replies(guide: llama_cpp.Llama, cases: Iterable[Case]) -> Iterator[tuple[lis
 
 
 def agreement(guide: llama_cpp.Llama, draft: llama_cpp.Llama, cases: Iterable[Case]) -> Agreement:
-    """Compare the guide's answers with the tokens that the draft finds likeliest, given the same context."""
+    """Compare the guide's answers with the tokens that the draft considers most likely at each position."""
     found = []
     for ids, said in replies(guide, cases):
         draft.reset()

@@ -19,7 +19,7 @@ TEMPLATE = Path(__file__).with_name("card.md")
 
 
 def write(corpus: Corpus, cases: tuple[Case, ...], load: Callable[..., llama_cpp.Llama], count: int) -> None:
-    """Export the weights in every quantization, score them, and write the card next to the shipped files."""
+    """Export the weights at every quantization, score them, and write the card next to the shipped files."""
     found: dict[str, tuple[int, Marks, int]] = {}
     for kind in TYPES:
         path = BUILD / "guide" / f"guide-{kind}.gguf"

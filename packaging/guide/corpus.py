@@ -1,4 +1,4 @@
-"""The guide's corpus: intents with their answers, and countless ways to ask for them.
+"""The guide's corpus: intents with their answers, and countless ways of asking for them.
 
     python packaging/guide/corpus.py [--sample N]      check it; show N conversations
 
@@ -7,14 +7,14 @@ checked against the program (product.py). Questions are sampled from patterns (p
 
     [[intent]]
     name = "retry"
-    weight = 1.5                            how often it is asked, relative to others, which have 1
-    about = ["key:ctrl+r", "slash:retry"]   also answers for these names, replacing their own intents
+    weight = 1.5                            how often it is asked about; the default is 1
+    about = ["key:ctrl+r", "slash:retry"]   names that it also covers, replacing their own intents
     answer = "Press {key:retry} ..."        {key:ACTION} is that action's key; {commands}, {slashes},
                                             {settings}, {sampling} and {models} are lists
     follow = { why = "what_is_a_try" }      the intent that a question from a group in followups.toml leads to
     ask = '''patterns, one per line'''
 
-    [ask]                                   more ways to ask about a named thing
+    [ask]                                   more ways of asking about a named thing
     "option:--grace" = '''patterns'''
 """
 
@@ -42,7 +42,7 @@ EXAMS = ("held_out", "practice", "newcomers", "newcomers_practice")
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One answer and the patterns that ask for it; `follow` says where "why?" or "how?" lead next."""
+    """One answer and the patterns that ask for it; `follow` says which intents "why?" or "how?" lead to."""
 
     name: str
     answer: str
@@ -73,16 +73,16 @@ def lines(text: str) -> tuple[str, ...]:
 
 
 def normal(text: str) -> str:
-    """Return a question without case and punctuation, for comparison."""
+    """Return a question in lowercase without punctuation, for comparison."""
     return " ".join(re.findall(r"[a-z0-9+]+", text.lower().replace("'", "")))
 
 
 class Corpus:
     """The corpus.
 
-    size: how the guide states its number of parameters, "about 6 million". plain: the share of questions in
-    their plainest wording, which would otherwise hardly ever be drawn. Raises ValueError if the files
-    contradict themselves or name something that edgechat does not have.
+    size: how the guide states its number of parameters, "about 6 million". plain: the fraction of questions
+    in their plainest wording, which would otherwise hardly ever come up. Raises ValueError if the files
+    contradict one another or name something that edgechat does not have.
     """
 
     def __init__(self, size: str, plain: float = 0.15, source: Product | None = None) -> None:
@@ -90,7 +90,7 @@ class Corpus:
         self.product = source or product()
         self._places = {"size": size, **lists(self.product)}
         self.about: dict[str, str] = {}
-        """The names that written intents answer for, and those intents."""
+        """Maps each name covered by a handwritten intent to the name of that intent."""
         self.intents = self._intents()
         self.groups = {
             g["name"]: Intent(g["name"], g["answer"], lines(g["ask"]))
@@ -117,7 +117,7 @@ class Corpus:
                 name = one["name"]
                 if name in found or name in generated:
                     raise ValueError(f"{topic}.toml: a second intent {name!r}")
-                # An intent answers for the names in `about`, in place of the intents generated for them.
+                # An intent covers the names in `about`, replacing the intents generated for them.
                 about = one.get("about", [])
                 self.about |= dict.fromkeys(about, name)
                 if missing := [other for other in about if other not in generated]:
@@ -137,7 +137,7 @@ class Corpus:
                 )
         for name, one in generated.items():
             said = asks.pop(name, [])
-            # A handwritten question is worth more than one from the form shared by all names.
+            # A handwritten question counts for more than one from the patterns that all names share.
             found[name] = Intent(
                 name, one.answer, (*one.ask, *said, *said), one.weight + min(1.0, len(said) / 12)
             )
@@ -157,17 +157,17 @@ class Corpus:
 
     @property
     def answers(self) -> dict[str, str]:
-        """All answers by the name of their intent, or by 'group:why' for groups."""
+        """All answers, keyed by the name of their intent, or by 'group:why' for groups."""
         groups = {f"group:{name}": one.answer for name, one in self.groups.items()}
         return {name: one.answer for name, one in self.intents.items()} | groups
 
     @property
     def declines(self) -> frozenset[str]:
-        """The answers that decline to answer."""
+        """The answers that turn a question down."""
         return frozenset(one.answer for one in self.intents.values() if one.topic == "limits")
 
     def question(self, intent: Intent, rng: random.Random) -> str:
-        """Return a question for the intent that is not in any exam."""
+        """Return a question for the intent, never one that is in an exam."""
         while True:
             pattern = rng.choices(intent.ask, self._weights[intent.name])[0]
             if rng.random() < self.plain:
@@ -197,18 +197,18 @@ class Corpus:
         return Conversation(tuple(done))
 
     def _follow(self, last: Intent | None, rng: random.Random) -> tuple[Intent, Intent | None]:
-        """Return a follow-up question, and the intent it leads to; None for the group's own answer."""
+        """Return a follow-up question and the intent it leads to, or None if the group itself answers."""
         leads = last.follow if last else {}
-        # Often choose one that leads somewhere, since most groups only give their default answer.
+        # Often choose a group that leads somewhere, since most groups only give their default answer.
         name = rng.choice(list(leads)) if leads and rng.random() < 0.6 else rng.choice(list(self.groups))
         return self.groups[name], self._led_to(leads[name]) if name in leads else None
 
     def _led_to(self, name: str) -> Intent | None:
-        """Return the intent with that name, or the one that answers for it."""
+        """Return the intent with that name, or the one that covers it, if any."""
         return self.intents.get(self.about.get(name, name))
 
     def faults(self) -> Iterator[str]:
-        """Yield faults in the corpus: patterns, leads, answers, and questions that two intents share."""
+        """Yield faults in the corpus: bad patterns, leads or answers, and questions shared by two intents."""
         for name, answer in self.answers.items():
             if not answer and name == "group:again":
                 continue
@@ -236,7 +236,7 @@ class Corpus:
                     asked[text.lower()].setdefault(one.name, pattern)
         told = set()
         for text, names in asked.items():
-            # It does not matter which of the declining intents answers.
+            # It does not matter which of several declining intents answers.
             declines = all(self.intents[name].topic == "limits" for name in names)
             if len(names) > 1 and text and not declines and frozenset(names) not in told:
                 told.add(frozenset(names))
@@ -257,7 +257,7 @@ def questions(corpus: Corpus, rng: random.Random) -> Iterator[Conversation]:
 
 
 def exam_questions() -> Iterator[str]:
-    """Yield every standalone exam question. Follow-ups such as "why?" may be trained on."""
+    """Yield every standalone exam question. Follow-ups such as "why?" may occur in training."""
     for exam in EXAMS:
         for one in toml(f"{exam}.toml")["question"]:
             yield one["ask"]

@@ -4,7 +4,7 @@
     python packaging/guide/evaluate.py --draft     how often the draft predicts the guide's next token
     python packaging/guide/evaluate.py --card      both, for every quantization, written to the model card
 
-`practice` may be consulted while writing the corpus; `held_out` is for the end.
+`practice` may be consulted while writing the corpus; `held_out` is reserved for the final evaluation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ STRAY = 300
 
 
 def load(path: Path, every: bool = False) -> llama_cpp.Llama:
-    """Load a model on one thread; `every`: keep the scores of all tokens, not only of the last one."""
+    """Load a model on one thread.
+
+    every: keep the scores of all tokens instead of only the last one's.
+    """
     ggml.start()  # the same llama.cpp as in edgechat, without AMX
     return llama_cpp.Llama(
         str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, logits_all=every, verbose=False
@@ -34,7 +37,7 @@ def load(path: Path, every: bool = False) -> llama_cpp.Llama:
 
 
 def show(marks: Marks, everything: bool) -> None:
-    """Print the wrong answers and the score."""
+    """Print the wrong answers (all answers if `everything` is set) and the score."""
     for one in marks.all:
         if everything or not one.right or one.untrue:
             state = "ok   " if one.right else "WRONG"

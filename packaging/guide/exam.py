@@ -1,9 +1,9 @@
 """The guide's exams: questions that are kept out of the corpus, and how answers are marked.
 
-An answer from the model counts only if it is word for word the answer of an intent that fits the question;
-for questions out of scope, that of any intent that declines. The guide as users meet it can also quote the
-documentation, so there an answer that has all the required facts counts as well. Right or wrong, the names in
-the model's answers are checked against edgechat itself.
+An answer from the model counts only if it is, word for word, the answer of an intent that fits the question.
+For questions out of scope, the answer of any declining intent counts. The guide that users talk to can also
+quote the documentation, so its answers also count if they state all the required facts. Whether an answer is
+right or wrong, the names in it are checked against edgechat itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Asked:
     right: tuple[str, ...]
     declined: bool = False
     says: tuple[str, ...] = ()
-    """Regular expressions that a right answer must all match."""
+    """Regular expressions, all of which a right answer must match."""
 
     def is_told(self, corpus: Corpus, said: str) -> bool:
         """Return True if an answer, which may quote the documentation, is right."""
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """An answer: whether it is right, whether it is in the corpus, and what it names that does not exist."""
+    """An answer, whether it is right, whether it is in the corpus, and any faults in the names it uses."""
 
     asked: Asked
     said: str
@@ -61,7 +61,7 @@ class Marked:
 
 @dataclass(slots=True)
 class Marks:
-    """The marks in an exam: for standalone questions in scope and out of scope, and for dialogues."""
+    """The marks for an exam: for standalone questions in scope and out of scope, and for dialogues."""
 
     single: list[Marked] = field(default_factory=list)
     declined: list[Marked] = field(default_factory=list)
@@ -74,12 +74,12 @@ class Marks:
 
     @property
     def untrue(self) -> list[str]:
-        """What the answers name that edgechat does not have."""
+        """Complaints about names in the answers that edgechat does not have."""
         return [fault for one in self.all for fault in one.untrue]
 
 
 def right(marked: list[Marked]) -> int:
-    """Return how many are right."""
+    """Return how many of the answers are right."""
     return sum(one.right for one in marked)
 
 
@@ -99,7 +99,7 @@ def _asked(one: dict) -> Asked:
 
 
 def unknown_names(corpus: Corpus, cases: Iterable[Case]) -> set[str]:
-    """Return the intents that an exam expects but the corpus does not have."""
+    """Return the intents that the cases expect but the corpus does not have."""
     names = {name for case in cases for turn in case.turns for name in turn.right}
     return {name for name in names if corpus.about.get(name, name) not in corpus.answers}
 
@@ -128,7 +128,7 @@ def mark(corpus: Corpus, llama: llama_cpp.Llama, cases: Iterable[Case], temperat
 
 
 def answer(llama: llama_cpp.Llama, messages: list[dict[str, str]], temperature: float = 0.0) -> str:
-    """Return the guide's next message."""
+    """Return the guide's answer to the last message."""
     made = llama.create_chat_completion(messages, temperature=temperature, max_tokens=LONGEST, seed=1)
     return made["choices"][0]["message"]["content"]
 
@@ -147,6 +147,6 @@ def stray(corpus: Corpus, count: int, seed: int = 0) -> Iterator[str]:
 
 
 def invented(corpus: Corpus, llama: llama_cpp.Llama, asks: Iterable[str]) -> list[tuple[str, str, list[str]]]:
-    """Return the answers that name something edgechat does not have, with their questions and faults."""
+    """Return the answers that name something edgechat does not have, each with its question and faults."""
     answers = ((ask, answer(llama, [{"role": "user", "content": ask}])) for ask in asks)
     return [(ask, said, faults) for ask, said in answers if (faults := corpus.product.untrue(said))]

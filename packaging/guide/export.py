@@ -1,4 +1,4 @@
-"""Write the trained guide as a GGUF file, and check that llama.cpp tokenizes text as the training did.
+"""Write the trained guide as a GGUF file, and check that llama.cpp tokenizes text exactly as training did.
 
 $ python packaging/guide/export.py [--draft] [--type f16]
 """
@@ -24,7 +24,7 @@ TYPES = {
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
 }
 QUANTS = {"guide": "q5_0", "guide-draft": "q8_0"}
-"""What ships. Smaller types fail common questions ('What are you?'), and draft less well."""
+"""The types that ship. Smaller ones fail at common questions ('What are you?'), and draft less well."""
 FILE_TYPES = {
     "f16": gguf.LlamaFileType.MOSTLY_F16,
     "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
@@ -34,7 +34,7 @@ FILE_TYPES = {
 
 
 def write(build: Path, path: Path, kind: str) -> None:
-    """Write the GGUF file: metadata, tokenizer, and the weights as `kind` (norms stay float32)."""
+    """Write the GGUF file: metadata, tokenizer, and the weights as `kind` (norms remain float32)."""
     config = Config(**json.loads((build / "config.json").read_text(encoding="utf-8")))
     tokenizer = Tokenizer.load(build / "tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def add_metadata(out: gguf.GGUFWriter, config: Config, kind: str) -> None:
 
 
 def size_label(parameters: int) -> str:
-    """Return a number of parameters as GGUF spells it: 3.9M, 185K."""
+    """Return a number of parameters in GGUF's notation: 3.9M, 185K."""
     return f"{parameters / 1e6:.1f}M" if parameters >= 1e6 else f"{parameters / 1e3:.0f}K"
 
 
@@ -105,9 +105,9 @@ def add_tokenizer(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def check_tokens(build: Path, path: Path, count: int = 3000) -> int:
-    """Compare both tokenizers on all answers and `count` conversations; return the number of texts.
+    """Compare both tokenizers on all answers and `count` conversations; return how many texts were compared.
 
-    Given other ids than in training, a model answers slightly worse, and nobody can see why.
+    If the ids differ from those in training, a model answers slightly worse, and nobody can tell why.
     """
     tokenizer = Tokenizer.load(build / "tokenizer.json")
     corpus = Corpus(GUIDE.size)

@@ -2,9 +2,9 @@
 
 $ python packaging/guide/machines.py
 
-Assumes memory at 50 GB/s, as with two channels of DDR5, and for each GPU as much memory as such machines
-usually have. Run it again whenever the catalogue or the planner changes. No test can repeat it, since the
-result depends on the speed of this machine.
+Assumes a memory bandwidth of 50 GB/s, as with two channels of DDR5, and for each GPU, the amount of RAM that
+machines with such a GPU usually have. Run it again whenever the catalogue or the planner changes. No test can
+reproduce the file, since the result depends on the speed of this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgechat.planner.request import DEFAULT_REQUEST
 GIB = 2**30
 MEMORY = (4, 8, 16, 32, 64)
 GPUS = {6: 16, 8: 16, 12: 32, 16: 32, 24: 64}
-"""Memory in GB that goes with each GPU, by the GPU's own memory in GB."""
+"""RAM in GB to assume for each GPU, keyed by the GPU's own memory in GB."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A llama in a hundred lines, to be trained from scratch; llama.cpp runs it as architecture `llama`."""
+"""A Llama in a hundred lines, for training from scratch; llama.cpp runs it as its `llama` architecture."""
 
 import torch
 from shape import Config
@@ -23,20 +23,20 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
-# Initialization of the first layer, see `Model.begin_as_bag`: the pairs in a head that fade over about 60
-# words, how strongly, and the value of the first channel for every word.
+# How `Model.begin_as_bag` initializes the first layer: the pairs in each head that fade over about 60 words,
+# how strongly they fade, and the value that the first channel has for every word.
 FADING = slice(12, 17)
 STRENGTH = 4.0
 SAME = 4.0
 
 
 def fading(config: Config, length: int) -> Tensor:
-    """Return the weight of words by distance in the first layer's initial bag of words: (length,)."""
+    """Return how much words count at each distance in the first layer's initial bag of words: (length,)."""
     return (STRENGTH * rotations(config, length)[0][:, FADING].mean(1)).exp()
 
 
 class Layer(nn.Module):
-    """Attention and a gated feed-forward, each after a norm; attributes have the names of GGUF tensors."""
+    """Attention and a gated feed-forward, each after a norm; the attributes are named after GGUF tensors."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Maps token ids to logits at chosen positions."""
+    """Maps token ids to logits at selected positions."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -81,26 +81,26 @@ class Model(nn.Module):
             self.output = nn.Linear(config.dim, config.vocab, bias=False)
             nn.init.normal_(self.output.weight, std=0.02)
         nn.init.normal_(self.token_embd.weight, std=0.02)
-        for layer in self.blk:  # start as the identity: deep models train more stably that way
+        for layer in self.blk:  # start as the identity: it makes training deep models more stable
             nn.init.zeros_(layer.attn_output.weight)
             nn.init.zeros_(layer.ffn_down.weight)
 
     @torch.no_grad()
     def begin_as_bag(self, embedding: Tensor) -> None:
-        """Start with an embedding (vocab, dim), and a first layer that adds the mean of all words so far.
+        """Initialize with an embedding (vocab, dim) and a first layer that adds the mean of all words so far.
 
-        Nearer words weigh more, according to `fading`. To that end the first channel is the same for every
-        word: the rotary embedding rotates the queries and keys made from it by distance, and nothing else
-        affects them.
+        Nearer words weigh more, according to `fading`. To achieve this, the first channel is the same for
+        every word: the rotary embedding rotates the queries and keys computed from it according to distance,
+        and nothing else affects them.
         """
         self.token_embd.weight.copy_(0.3 * embedding)
         self.token_embd.weight[:, 0] = 0.3 * SAME
         first, head = self.blk[0], self.config.dim // self.config.heads
         pairs = torch.arange(head // 2)[FADING]
-        # The first channel after the norm, if the others are around one.
+        # The value of the first channel after the norm if the other channels are close to one.
         same = SAME / (1 + (SAME**2 - 1) / self.config.dim) ** 0.5
         for weight in (first.attn_q.weight, first.attn_k.weight):
-            weight.mul_(0.3)  # small otherwise, so that attention is even
+            weight.mul_(0.3)  # the other weights are small, so that attention is even
             weight[:, 0] = 0.0
             for at in range(0, self.config.dim, head):
                 weight[at + 2 * pairs, 0] = (STRENGTH / len(pairs)) ** 0.5 * head**0.25 / same
@@ -112,8 +112,8 @@ class Model(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Map ids (batch, length) and n positions in the flattened batch to logits (n, vocab).
 
-        Only positions whose next token counts are projected onto the vocabulary. For the m positions in
-        `asked`, also return the output of the first half of the layers: (m, dim).
+        Only those positions are projected onto the vocabulary. For the m positions in `asked`, also return
+        the output of the first half of the layers: (m, dim).
         """
         cos, sin = rotations(self.config, ids.shape[1])
         x = F.dropout(self.token_embd(ids), dropout, self.training)

@@ -1,7 +1,7 @@
-"""Intents for everything that has a name: the program's own text is the answer, and questions use the name.
+"""Intents for everything that has a name: the answers are the program's own text, the questions use the name.
 
-command:pull     what a command does            options:pull     the options that it has
-option:--grace   an option, of all its commands slash:export     a command in the prompt
+command:pull     what a command does            options:pull     a command's options
+option:--grace   an option of any command       slash:export     a command in the prompt
 setting:context  a field in settings.toml       key:ctrl+n       what a key does in each part of the app
 keys:The models  the keys in a part of the app  env:HF_TOKEN     an environment variable
 model:qwen3-8b   a model in the catalogue       machine:16       what the planner chose for that much memory
@@ -32,7 +32,7 @@ WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An intent generated from a name: its answer, and the patterns that ask for it by that name."""
+    """An intent generated from a name: its answer, and the patterns that use the name to ask for it."""
 
     name: str
     answer: str
@@ -177,11 +177,11 @@ def _unknown(product: Product) -> Iterator[Named]:
 
 
 def _ways(kind: str, name: str, *commands: Command) -> tuple[str, ...]:
-    """Return the patterns in a kind's form, with a name and its commands filled in."""
+    """Return the patterns for a kind of thing, with a name and its commands filled in."""
     spoken: dict[str, None] = {}
     for one in commands:
         spoken[one.line] = None
-        # Words such as "list" and "run" are too common on their own.
+        # On their own, words such as "list" and "run" are too common.
         if " " in one.words or (len(one.words) > 4 and kind != "command"):
             spoken[one.words] = None
     of = f"({'|'.join(spoken) or NAME})"
@@ -227,7 +227,7 @@ def _bare(name: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return a text as the end of an answer: in ASCII, with a final full stop."""
+    """Return a text in the form that ends an answer: in ASCII, with a full stop."""
     text = (
         text.replace("\N{HORIZONTAL ELLIPSIS}", "...").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").strip()
     )

@@ -1,7 +1,7 @@
-"""Patterns for questions, and the ways in which people type them.
+"""Patterns for questions, and the different ways people type them.
 
 `(how do i|how to) stop [the|an] answer`: parentheses choose one alternative, square brackets choose one or
-nothing, and `{name}` takes a word from words.toml. Some words of the result are then replaced with synonyms
+nothing, and `{name}` takes a word from words.toml. Some words in the result are then replaced with synonyms
 (synonyms.toml), and the text is roughened: letter case, typos, fillers, a missing question mark.
 """
 
@@ -18,7 +18,7 @@ MADE_UP = "madeup"
 class Patterns:
     """Parses patterns once and samples them; the module's docstring describes the grammar.
 
-    A tree is a list of alternatives; each is a list of strings, names of word lists, and trees.
+    A tree is a list of alternatives, each of which is a list of strings, names of word lists, and trees.
     """
 
     def __init__(self, words: Mapping[str, str], taken: Collection[str] = ()) -> None:
@@ -36,7 +36,7 @@ class Patterns:
         return _tidy(self._first(self._tree(pattern)))
 
     def weight(self, pattern: str) -> float:
-        """Return how often to draw the pattern: more often if it stands for many texts."""
+        """Return how often to draw the pattern, which is more often if it stands for many texts."""
         return 1.0 + math.log10(self._count(self._tree(pattern)))
 
     def _count(self, tree: list) -> float:
@@ -46,7 +46,7 @@ class Patterns:
         if isinstance(part, str):
             return 1.0
         if isinstance(part, dict):
-            # A word from a list counts as few ways of asking, however long the list.
+            # However long a word list is, it only counts as a few ways of asking.
             return 3.0
         return self._count(part)
 
@@ -204,7 +204,7 @@ NEIGHBOURS = {
 
 
 def drop_small_word(text: str, rng: random.Random) -> str:
-    """Leave out one small word, as terse people do."""
+    """Leave out one small word, as people do when they are terse."""
     words = text.split()
     small = [at for at, word in enumerate(words) if word in SMALL_WORDS]
     if not small or len(words) < 4:
@@ -214,7 +214,7 @@ def drop_small_word(text: str, rng: random.Random) -> str:
 
 
 def drop_a_word(text: str, rng: random.Random) -> str:
-    """Leave out any one word of a long question, which usually stays clear without it."""
+    """Leave out any one word from a long question, which usually remains clear without it."""
     words = text.split()
     if len(words) < 6:
         return text
@@ -223,7 +223,7 @@ def drop_a_word(text: str, rng: random.Random) -> str:
 
 
 def mistype(text: str, rng: random.Random) -> str:
-    """Make one typo inside a longer word, but not in options or keys."""
+    """Make one typo in a longer word, but never in an option or key."""
     spots = list(re.finditer(r"(?<![-\w+])[a-z]{4,}(?![\w+])", text))
     if not spots:
         return text

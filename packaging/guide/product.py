@@ -1,7 +1,7 @@
 """What edgechat has, read from the program itself: commands, options, keys, slash commands, settings, models.
 
-The guide's answers about named things are made from it, so that a renamed option changes the corpus. All
-other answers, and every answer from a trained guide, are checked against it.
+The guide's answers about named things are generated from this, so that a renamed option changes the corpus.
+All other answers, and every answer from a trained guide, are checked against it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from edgechat.tui.overlays.help import bindings_of
 NAME = "edgechat"
 GUIDES = ("guide", "guide-draft")
 EVERYWHERE = ("--debug", "--help")
-# The order in which an option's text is looked up, and in which answers list commands.
+# The order in which commands are searched for an option's text, and in which answers list them.
 FIRST = ("run", "serve", "pull", "plan", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of one command: its names, a placeholder for its value (or ''), and its --help text."""
+    """An option of a command: its names, a placeholder for its value (or ''), and its --help text."""
 
     names: tuple[str, ...]
     value: str
@@ -43,13 +43,13 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The long name; `--think` for one that also has `--no-think`."""
+        """The long name; if there is also a `--no-think`, `--think`."""
         return next(name for name in self.names if name.startswith("--"))
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the words after `edgechat`, its arguments as in --help, and what it does."""
+    """A command: the words after `edgechat`, its arguments as --help shows them, and what it does."""
 
     words: str
     arguments: tuple[str, ...]
@@ -89,7 +89,7 @@ _KEYS = {
     "pageup": "Page Up", "pagedown": "Page Down", "slash": "/", "up": "Up", "down": "Down", "left": "Left",
     "right": "Right", "escape": "Escape",
 }  # fmt: skip
-# Matches a key, in every spelling that answers may use.
+# Matches a key in any spelling that answers may use.
 KEY = re.compile(
     r"\b(?:(?:Ctrl|Alt|Shift|Cmd|Meta|Super)\+(?:[A-Z][a-z]+|[A-Z](?![a-z]))|F(?:1[0-2]|[1-9])|"
     r"(?:Page|Arrow) (?:Up|Down)|Escape|Esc|Enter|Backspace|Insert|Space bar|Tab)\b"
@@ -97,17 +97,17 @@ KEY = re.compile(
 OPTION = re.compile(r"(?:(?<=[\s(,/=])|^)(--?[a-zA-Z][\w-]*)")
 CODE = re.compile(r"`([^`]*)`")
 QUANT = re.compile(r":?(?:UD-)?(?:BF|F|I?Q|MXFP)\d+[A-Z0-9_]*|\dbit")
-# Other programs that answers may tell users to run; what follows them is not checked.
+# Other programs that answers may tell users to run; the rest of such a command is not checked.
 OUTSIDE = frozenset({
     "cat", "chmod", "curl", "docker", "export", "gh", "git", "hf", "make", "man", "ollama", "pip", "pipx",
     "python3", "sha256sum", "ssh", "tar", "uv", "wget", "xattr", "CMAKE_ARGS",
 })  # fmt: skip
-# Keys of the terminal itself, in `edgechat run MODEL` and while a command runs.
+# Keys handled by the terminal itself, in `edgechat run MODEL` and while a command runs.
 TERMINAL_KEYS = frozenset({"Ctrl+C", "Ctrl+D"})
 
 
 def read_commands() -> dict[str, Command]:
-    """Return all commands by their words; "" is `edgechat` alone."""
+    """Return all commands, keyed by their words; "" is `edgechat` alone."""
     return {one.words: one for one in _commands(app, app.make_context(NAME, [], resilient_parsing=True))}
 
 
@@ -174,7 +174,7 @@ class Product:
         self.keys = read_keys()
         self.slashes = {one.name: one for one in commands_of("app")}
         self.inside = frozenset(one.name for one in commands_of("run"))
-        """The slash commands on the command line."""
+        """The slash commands in `edgechat run`."""
         self.settings = {one.name: one for one in documented()}
         self.models: dict[str, CatalogueEntry] = {
             one.name: one for one in catalogue() if one.name not in GUIDES
@@ -188,7 +188,7 @@ class Product:
 
     @cached_property
     def options(self) -> dict[str, tuple[Command, ...]]:
-        """The long names of all options, and the commands that have them."""
+        """Maps the long name of every option to the commands that have it."""
         found: dict[str, list[Command]] = {}
         for words in sorted(self.commands, key=_place):
             for option in self.commands[words].options:
@@ -197,7 +197,7 @@ class Product:
 
     @cached_property
     def key_names(self) -> frozenset[str]:
-        """All keys, in words."""
+        """The names of all keys, as the guide writes them."""
         return frozenset(one.words for one in self.keys) | TERMINAL_KEYS
 
     @cached_property
@@ -229,14 +229,14 @@ class Product:
         )
 
     def key(self, action: str) -> str:
-        """Return an action's key in words, the first if there are several. Raises KeyError."""
+        """Return the name of an action's key, the first if there are several. Raises KeyError."""
         for one in self.keys:
             if action in (one.action, one.action.partition("(")[0]) or one.action == f"request('{action}')":
                 return one.words
         raise KeyError(f"no key has the action {action!r}")
 
     def untrue(self, text: str) -> list[str]:
-        """Return what is wrong with the names in a text that edgechat does not have."""
+        """Return a complaint about each name in a text that edgechat does not have."""
         wrong = [fault for code in CODE.findall(text) for fault in self._untrue_code(code)]
         prose = CODE.sub(" ", text)
         wrong += [f"no command has {name}" for name in OPTION.findall(prose) if name not in self.option_names]
@@ -270,19 +270,18 @@ class Product:
             or QUANT.fullmatch(code)
             or re.fullmatch(r"[A-Z]+(?:/[A-Z]+)?", code)
         )
-        # File names, addresses, values and other programs' commands must occur in these texts, as whole
-        # words.
+        # File names, addresses, values and other programs' commands must occur in these texts as whole words.
         if known or re.search(rf"(?<![\w./-]){re.escape(code)}(?![\w/-])", self._texts):
             return []
         return [f"`{code}` is nothing of edgechat"]
 
     def _untrue_line(self, line: str) -> list[str]:
-        """Return what is wrong with a command line: unknown commands, and options that its command lacks."""
+        """Return what is wrong with a command line: unknown commands, and options that the command lacks."""
         try:
             words = shlex.split(re.sub(r"[\[\]]", "", line))[1:]
         except ValueError as error:
             return [f"`{line}`: {error}"]
-        if "--" in words:  # what follows is another program's command line
+        if "--" in words:  # everything after it is another program's command line
             del words[words.index("--") :]
         command, taken = self.commands[""], 0
         wrong: list[str] = []
@@ -323,11 +322,11 @@ def _place(words: str) -> tuple[int, str]:
 
 @cache
 def product() -> Product:
-    """Return the Product, which is read only once."""
+    """Return the product, which is read on the first call and cached."""
     return Product()
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as a list in words: 'a, b and c'."""
+    """Return names as a list in prose: 'a, b and c'."""
     *some, end = names
     return f"{', '.join(some)} and {end}" if some else end

@@ -1,4 +1,4 @@
-"""The shape of a guide model, without torch, so that export and evaluation can import it."""
+"""The shape of a guide model, in a module without torch so that export and evaluation can import it."""
 
 from dataclasses import dataclass
 
@@ -26,10 +26,10 @@ class Config:
 
     @property
     def size(self) -> str:
-        """The number of parameters in words, as the guide says it."""
+        """The number of parameters in words, as the guide states it."""
         return f"about {self.parameters / 1e6:.1f} million".replace(".0 ", " ")
 
 
 GUIDE = Config()
-# Predicts the guide's tokens. It has one layer with one head, since at this size layers determine the cost.
+# Predicts the guide's tokens. It has one layer and one head: at this size, cost depends on the layers.
 DRAFT = Config(dim=64, layers=1, heads=1, hidden=192, tied=True)

@@ -1,6 +1,6 @@
 """Byte-level BPE as in GPT-2, which llama.cpp calls `gpt-2`.
 
-The tokenizers library trains it. Encoding is written out here, because training needs BPE-dropout from a
+The tokenizers library trains it. Encoding is implemented here, because training needs BPE-dropout from a
 seeded generator: some merges are left out at random, so that the model also sees words in pieces, as it will
 when someone makes a typo.
 """
@@ -20,7 +20,7 @@ END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (END_OF_TEXT, START, END)
 
 # Turns a chat into text. `render` below must match it exactly.
-CHAT_TEMPLATE = (  # no system prompt: the guide follows none, and some misled it
+CHAT_TEMPLATE = (  # no system prompt: the guide ignores them, and some misled it
     "{% for message in messages if message['role'] != 'system' %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
@@ -31,7 +31,7 @@ _split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
 class Tokenizer:
-    """Encodes text, and nothing else; ids 0 to 2 are the special tokens."""
+    """Encodes text, but does not decode it; ids 0 to 2 are the special tokens."""
 
     def __init__(self, tokens: list[str], merges: list[tuple[str, str]]) -> None:
         self.tokens = tokens
@@ -42,7 +42,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab: int) -> "Tokenizer":
-        """Learn the merges from texts. The same texts always give the same merges."""
+        """Learn the merges from texts. The same texts always produce the same merges."""
         bpe = tokenizers.Tokenizer(models.BPE())
         bpe.pre_tokenizer = _split
         trainer = trainers.BpeTrainer(
@@ -64,7 +64,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         state = json.loads(path.read_text(encoding="utf-8"))
         return cls(state["tokens"], [tuple(pair) for pair in state["merges"]])
 
@@ -76,7 +76,7 @@ class Tokenizer:
         return cls(tokens, [tuple(pair.split(" ")) for pair in merges])
 
     def encode(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
-        """Return the ids of a text; `dropout` is the chance of skipping a merge (Provilkov et al., 2020)."""
+        """Return the ids for a text; `dropout` is the chance of skipping a merge (Provilkov et al., 2020)."""
         ids: list[int] = []
         for piece, _ in _split.pre_tokenize_str(text):
             if dropout:
@@ -107,7 +107,7 @@ class Tokenizer:
     def render(
         self, chat: Conversation, dropout: float = 0.0, rng: random.Random | None = None
     ) -> tuple[list[int], list[bool]]:
-        """Return a conversation's ids, and which ones the guide generates: its words and end tokens."""
+        """Return a conversation's ids, and whether the guide generates each one: its words and end tokens."""
         ids: list[int] = []
         own: list[bool] = []
 

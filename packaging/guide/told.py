@@ -1,8 +1,8 @@
-"""Run the exams on the guide as users meet it, in its worker and with the documentation.
+"""Run the exams on the guide that users talk to: in its worker and with the documentation.
 
-    python packaging/guide/told.py [--practice] [--show]    both exams: the corpus's, and newcomers'
+    python packaging/guide/told.py [--practice] [--show]    both exams: the corpus's and the newcomers'
 
---practice: run the exams with which its thresholds were chosen, instead of the held-out ones.
+--practice: run the exams that were used to choose its thresholds instead of the held-out ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HELD_OUT, PRACTICE = ("held_out", "newcomers"), ("practice", "newcomers_practice
 
 
 async def answer(guide: Guide, ask: str) -> tuple[str, float]:
-    """Return the guide's answer, and the time until its first words in milliseconds."""
+    """Return the guide's answer, and the milliseconds until its first words."""
     assert guide.plan.sampling.temperature == 0
     request = ChatRequest(id=ask, messages=(Message("user", ask),), sampling=guide.plan.sampling.given())
     began, first, text = time.perf_counter(), 0.0, ""
@@ -38,7 +38,7 @@ async def answer(guide: Guide, ask: str) -> tuple[str, float]:
 
 
 async def marked(corpus: Corpus, questions: Iterable[Asked], *, show: bool) -> str:
-    """Return a table row: right, declined, quoting the documentation, and time to the first word."""
+    """Return a table row: right answers, right refusals, quotations, and time to the first word."""
     guide = Guide(prepare("guide"))
     await guide.start()
     counts = {False: [0, 0], True: [0, 0]}

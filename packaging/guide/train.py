@@ -6,9 +6,9 @@
     python packaging/guide/train.py --draft                (the draft for the guide in edgechat/base/data)
 
 All random numbers come from seeded generators and torch uses its deterministic kernels, so the same machine
-produces the same weights. An interrupted run resumes from its last checkpoint (every hundred steps), with the
-same result; if the corpus or shape has changed, it starts from scratch. Output: build/guide/ or
-build/guide-draft/.
+always produces the same weights. An interrupted run resumes from its last checkpoint (there is one every
+hundred steps) and produces the same result; if the corpus or shape has changed, it starts from scratch.
+Output: build/guide/ or build/guide-draft/.
 """
 
 import argparse
@@ -51,15 +51,15 @@ class Training:
     embedding_rate: float = 2e-4  # low: a higher rate erases the bag-of-words start in a hundred steps
     weight_decay: float = 0.05
     dropout: float = 0.05
-    recitation: float = 0.2  # the weight of tokens that decide nothing
-    understanding: float = 1.0  # the weight of the loss for predicting the answer halfway up the layers
-    bag_questions: int = 150_000  # for the bag-of-words training of the embedding; 0: none
+    recitation: float = 0.2  # weight of tokens that follow from those before them
+    understanding: float = 1.0  # weight of the loss for predicting the answer halfway up the layers
+    bag_questions: int = 150_000  # for training the embedding as a bag of words; 0 to skip that
     bag_conversations: int = 8_000
-    bag_tokens: int = 128  # the maximum in one bag
-    whole: float = 0.2  # the share of conversations not cut after their last decision
+    bag_tokens: int = 128  # maximum per bag
+    whole: float = 0.2  # fraction of conversations that are not cut after their last decision
     conversations: int = 120  # per chunk of batches
-    questions: int = 1400  # single ones, per chunk
-    polished: float = 0.88  # the share of steps after which the next two apply
+    questions: int = 1400  # single questions, per chunk
+    polished: float = 0.88  # fraction of steps after which the next two fields apply
     polished_recitation: float = 0.6
     polished_whole: float = 0.6
     bpe_dropout: float = 0.1
@@ -68,13 +68,13 @@ class Training:
     tokenizer_conversations: int = 12000
     threads: int = 2
     seed: int = 1
-    plain: float = 0.2  # the share of questions in their plainest wording
-    more_of: str = ""  # the fingerprint of the run whose weights it starts from
+    plain: float = 0.2  # fraction of questions in their plainest wording
+    more_of: str = ""  # fingerprint of the run that provides the initial weights
 
 
 OF_GUIDE = Training()
 LENGTHS = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
-# For a finished run: what the lower half of the layers knows must now be put into words.
+# For continuing a finished run: what the lower half of the layers knows must now be put into words.
 MORE_OF_GUIDE = Training(
     steps=1300,
     muon_rate=0.002,
@@ -87,7 +87,7 @@ MORE_OF_GUIDE = Training(
     plain=0.3,
     seed=4,
 )
-# A draft is asked for every token, so all tokens count equally, and no conversation is cut.
+# A draft has to predict every token, so all tokens count equally and no conversation is cut.
 OF_DRAFT = Training(
     steps=1500,
     embedding_rate=2e-3,
@@ -102,7 +102,7 @@ OF_DRAFT = Training(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position in the endless series of batches: the chunk, its first step, and the batches taken from it."""
+    """A position in the endless series of batches: chunk, first step of the chunk, batches taken from it."""
 
     chunk: int = 0
     began: int = 0
@@ -115,7 +115,7 @@ class Place:
 
 
 def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer:
-    """Train a tokenizer on questions and answers; answers are repeated, since there are few."""
+    """Train a tokenizer on questions and answers. Answers are repeated, since there are only a few."""
     source = conversations(corpus, random.Random(training.seed))
     texts: list[str] = []
     for chat in itertools.islice(source, training.tokenizer_conversations):
@@ -126,10 +126,11 @@ def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer
 
 
 class Decisions:
-    """Tells which tokens of an answer choose between answers; the others follow from the tokens before them.
+    """Finds the tokens at which answers diverge; all other tokens follow from the ones before them.
 
-    An answer of fifty tokens contains two or three decisions. Reciting the rest is learned at once, so the
-    loss is concentrated on decisions, and most rows end after their last one. That is why an hour is enough.
+    An answer of fifty tokens contains two or three such decisions. The model soon learns to recite the rest,
+    so the loss concentrates on the decisions, and most rows end after the last one. That is why an hour is
+    enough.
     """
 
     def __init__(self, answers: Iterable[list[int]]) -> None:
@@ -139,18 +140,18 @@ class Decisions:
                 self._next[tuple(ids[:at])].add(token)
 
     def of(self, ids: list[int]) -> list[bool]:
-        """Return, for each token of an answer, whether another answer has a different one there."""
+        """Return, for each token of an answer, whether some other answer has a different token there."""
         return [len(self._next[tuple(ids[:at])]) > 1 for at in range(len(ids))]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A conversation for training: ids, and each one's weight in the loss (0 for the user's)."""
+    """A conversation for training: its ids, and the weight of each in the loss (0 for the user's tokens)."""
 
     ids: list[int]
     weights: list[float]
     asked: list[tuple[int, int]]
-    """Where each question ends, and the number of the answer that follows."""
+    """The position at which each question ends, and the number of the answer that follows."""
 
 
 def row(
@@ -204,9 +205,9 @@ def rows(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Ids and weights, each (rows, length), and (n, 2): where a question ends, and its answer's number.
+    """Ids and weights, each (rows, length). `asked` (n, 2): where a question ends, and its answer's number.
 
-    Positions are counted through all rows, one after another.
+    These positions are indices into all rows laid end to end.
     """
 
     ids: Tensor
@@ -215,14 +216,15 @@ class Batch:
 
 
 def numbered(corpus: Corpus) -> dict[str, int]:
-    """Return every answer with a number."""
+    """Return a number for every answer."""
     return {answer: at for at, answer in enumerate(dict.fromkeys(corpus.answers.values()))}
 
 
 def of_one_shape(rows: Iterable[Row], tokens: int) -> Iterator[tuple[int, list[Row]]]:
     """Yield groups of rows, each with the length to pad them to; leftover rows are dropped.
 
-    There are few lengths, each with a fixed number of rows: kernels are compiled again for every new shape.
+    Only a few lengths are used, each with a fixed number of rows, because every new shape means recompiling
+    the kernels.
     """
     left: list[Row] = []
     rows = sorted(rows, key=lambda one: len(one.ids), reverse=True)
@@ -240,13 +242,13 @@ def batches(
 ) -> Iterator[tuple[Batch, Place]]:
     """Yield batches from a place on, each with the place after it.
 
-    Rows of similar length are grouped, to keep padding low. Most are single questions, since learning from a
-    turn inside a conversation costs three times as much. Conversations are included from the first step:
-    a model that has only seen single questions takes all its input for one.
+    Rows of similar length are grouped to minimize padding. Most are single questions, since learning from a
+    turn inside a conversation costs three times as much. Conversations are included from the first step: a
+    model that has only seen single questions would treat all its input as one.
     """
     pad = tokenizer.special(END_OF_TEXT)
     while True:
-        # A chunk depends on its number alone, so that a run can resume at any chunk.
+        # A chunk depends only on its number, so that a run can resume at any chunk.
         rng = random.Random(f"{training.seed}/{place.chunk}")
         chats = some_of_each(corpus, rng, training.questions, training.conversations)
         if place.began >= training.steps * training.polished:
@@ -264,7 +266,7 @@ def batches(
 
 
 def rate(step: int, training: Training) -> float:
-    """Return the share of the full learning rate at a step: warmup, plateau, linear decay to zero."""
+    """Return the fraction of the full learning rate at a step: warmup, plateau, linear decay to zero."""
     done = step / training.steps
     return min(1.0, done / training.warmup + 1e-3, (1.0 - done) / training.cooldown)
 
@@ -272,7 +274,7 @@ def rate(step: int, training: Training) -> float:
 def orthogonalized(grad: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """Apply Muon's Newton-Schulz iteration (Jordan et al., 2024) to a matrix, in float32.
 
-    torch does it in bfloat16, which takes ten times as long as everything else if it is emulated.
+    torch does this in bfloat16, which takes ten times as long as everything else if it has to be emulated.
     """
     a, b, c = coefficients
     x = grad.float().T if grad.size(0) > grad.size(1) else grad.float()
@@ -312,8 +314,8 @@ def bag_of_words(
     """Return an embedding (vocab, dim) whose mean over a prompt predicts the answer, and the classifier.
 
     A linear classifier over bags of words (Joulin et al., 2016) learns in a minute what takes a transformer
-    an hour, which must first discover that it should look at the words at all. The first layer starts as
-    this bag (`Model.begin_as_bag`). Words fade with distance, so that the last question in a conversation
+    an hour, because the transformer must first discover that the words matter at all. The first layer starts
+    as this bag (`Model.begin_as_bag`). Words fade with distance, so that the last question in a conversation
     counts most.
     """
     rng = random.Random(f"{training.seed}/bag")
@@ -350,14 +352,14 @@ def normed(x: Tensor) -> Tensor:
 
 
 class Run:
-    """A training run that can be saved and resumed: its model, optimizers, and place in the data."""
+    """A training run that can be saved and resumed: its model, its optimizers and its place in the data."""
 
     def __init__(self, config: Config, training: Training, corpus: Corpus, tokenizer: Tokenizer) -> None:
         torch.manual_seed(training.seed)
         self.training, self.corpus, self.tokenizer = training, corpus, tokenizer
         self.model = Model(config)
         self.head = torch.nn.Linear(config.dim, len(numbered(corpus)))
-        """Predicts the answer from half of the layers, to train them; it is not part of the model."""
+        """Predicts the answer halfway up the layers, to train the lower half; not part of the model."""
         self.steppers = optimizers(self.model, self.head, training)
         self._full = [[group["lr"] for group in stepper.param_groups] for stepper in self.steppers]
         self.place = Place()
@@ -374,7 +376,7 @@ class Run:
         }
 
     def go_on_from(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state`."""
+        """Restore a state that `state` returned."""
         self.place = Place(**state["place"])
         self.model.load_state_dict(state["model"])
         self.head.load_state_dict(state["head"])
@@ -391,13 +393,13 @@ class Run:
             for stepper, rates in zip(self.steppers, self._full, strict=True):
                 for group, most in zip(stepper.param_groups, rates, strict=True):
                     group["lr"] = most * rate(self.place.step, self.training)
-            # The position before each of the guide's own tokens predicts it. Padding has no weight.
+            # Each of the guide's own tokens is predicted at the position before it. Padding has no weight.
             wanted = batch.weights[:, 1:].flatten()
             places = wanted.nonzero().flatten()
             counts = F.pad(wanted[places], (0, -len(places) % 128))
             places = F.pad(places, (0, -len(places) % 128))
             ids, asked = batch.ids[:, :-1], batch.asked[:, 0]
-            asked = asked - asked // batch.ids.shape[1]  # positions in rows that are one token shorter
+            asked = asked - asked // batch.ids.shape[1]  # adjusted to rows one token shorter
             with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
                 logits, understood = self.model(ids, places, self.training.dropout, asked)
                 answers = self.head(normed(understood))
@@ -418,7 +420,7 @@ def bfloat16() -> bool:
 
 
 def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
-    """Return a hash of all that determines a run's result; a stopped run resumes only if it is the same."""
+    """Return a hash of everything that affects a run's result; only if it is unchanged can a run resume."""
     said = [asdict(config), asdict(training), sorted(corpus.answers.items())]
     said += [sorted((one.name, one.weight, one.ask) for one in corpus.intents.values())]
     said += [sorted((one.name, one.ask) for one in corpus.groups.values()), bfloat16()]
@@ -426,7 +428,7 @@ def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
 
 
 def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Path | None) -> Tokenizer:
-    """Return the tokenizer to use: that of `start`; for a draft, the shipped guide's; else a new one."""
+    """Return the tokenizer to use: `start`'s, or for a draft, the shipped guide's, or else a new one."""
     if start:
         return Tokenizer.of_gguf(start) if start.is_file() else Tokenizer.load(start / "tokenizer.json")
     if config == DRAFT:
@@ -437,7 +439,7 @@ def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Pat
 def begun(
     mark: str, config: Config, training: Training, corpus: Corpus, out: Path, start: Path | None
 ) -> Run:
-    """Return the run that stopped in `out` if its fingerprint is `mark`; otherwise start another."""
+    """Return the run that stopped in `out` if its fingerprint is `mark`; otherwise start a new one."""
     saved = out / CHECKPOINT
     state = torch.load(saved, weights_only=True) if saved.exists() else {}
     if state.get("fingerprint") == mark:
@@ -462,7 +464,7 @@ def begun(
 
 
 def exported(path: Path) -> dict[str, Tensor]:
-    """Return the weights in a GGUF file as floats, by name."""
+    """Return the weights in a GGUF file as floats, keyed by name."""
     tensors = gguf.GGUFReader(path).tensors
     return {
         one.name: torch.tensor(gguf.quants.dequantize(one.data, one.tensor_type), dtype=torch.float32)
@@ -473,7 +475,7 @@ def exported(path: Path) -> dict[str, Tensor]:
 def train(config: Config, training: Training, out: Path, start: Path | None = None) -> None:
     """Train, resuming a run stopped in `out` if possible, and write weights, tokenizer and config there.
 
-    start: the folder of a finished run or an exported GGUF, to take the tokenizer and first weights from.
+    start: a finished run's folder, or an exported GGUF file, that provides the tokenizer and initial weights.
     """
     torch.set_num_threads(training.threads)
     torch.use_deterministic_algorithms(True)
@@ -503,7 +505,7 @@ def train(config: Config, training: Training, out: Path, start: Path | None = No
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint atomically, so that a complete one exists whenever the run is stopped."""
+    """Write a checkpoint atomically, so that a complete one exists no matter when the run is stopped."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     os.replace(part, path)

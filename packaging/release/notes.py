@@ -1,7 +1,7 @@
 """Print the notes for a release: `python packaging/release/notes.py v0.1.0`.
 
-They are the version's section in CHANGELOG.md. This is also a check before releasing: it exits with 1, saying
-why, if the tag does not match edgechat's version or the section is missing.
+They are the version's section in CHANGELOG.md. The script also serves as a check before releasing: it exits
+with 1 and says why if the tag does not match edgechat's version or the section is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def version(module: str) -> str:
 def section(changelog: str, version: str) -> str:
     """Return the section '## VERSION' or '## VERSION (DATE)', with each entry on one line.
 
-    Release pages keep the line breaks of the source.
+    Release pages would show the line breaks in the source.
     """
     heading = rf"^## {re.escape(version)}(?: \([0-9-]+\))?$"
     parts = re.split(heading, changelog, maxsplit=1, flags=re.MULTILINE)
