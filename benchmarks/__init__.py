@@ -1,1 +1,1 @@
-"""Measurements behind the figures in RESULTS.md. Each script prints a table and documents its command."""
+"""The measurements behind the figures in RESULTS.md. Each script prints a table and documents its command."""

@@ -1,10 +1,10 @@
-"""The cost of LoRA adapters: a stream with one, and two streams with different ones, which take turns.
+"""The cost of LoRA adapters: one stream with an adapter, and two streams with different ones, in turns.
 
     python -m benchmarks.adapters MODEL.gguf [ROUNDS]
 
 Uses a random adapter of rank 16 for all matrices in the layers. Each round measures every setup once; the
-median of the rounds' ratios is printed. What counts is the CPU time of one thread, which other programs do
-not affect.
+median of the rounds' ratios is printed. The figures compare the CPU time of a single thread, which other
+programs do not affect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def random_adapter(model: Path, folder: Path) -> AdapterUse:
 
 
 def seconds(engine: EngineCore, *streams: Adapters) -> float:
-    """Return the CPU time that the streams take together."""
+    """Return the total CPU time that the streams take."""
     for number, adapters in enumerate(streams):
         engine.submit(
             ChatRequest(

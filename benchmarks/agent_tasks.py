@@ -9,7 +9,7 @@ from typing import Any
 def _function(
     name: str, description: str, required: dict[str, str | list[str]], **optional: str
 ) -> dict[str, Any]:
-    """Return a function definition. Parameters are given as a JSON type or as the list of allowed values."""
+    """Return a function definition. Each parameter is given as a JSON type or as a list of allowed values."""
     properties: dict[str, Any] = {
         key: {"type": "string", "enum": kind} if isinstance(kind, list) else {"type": kind}
         for key, kind in (required | optional).items()
@@ -76,7 +76,7 @@ TASKS: list[tuple[str, str, dict[str, Any]]] = [
 
 @dataclass(frozen=True)
 class Text:
-    """A text and the data in it. The schema is derived from the data."""
+    """A text and the data that it contains. The schema is derived from the data."""
 
     text: str
     data: dict[str, Any]

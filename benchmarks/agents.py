@@ -1,13 +1,13 @@
-"""What matters to agents: prompts that are read only once, correct calls and JSON, first bytes without delay.
+"""What matters to agents: prompts read only once, correct calls and JSON, a first byte without delay.
 
     python -m benchmarks.agents MODEL.gguf [prefix tasks first] [--llama LLAMA_BIN]
 
-prefix  replays sessions of Codex and Claude Code (tests/server/agents): of the tokens that the second prompt
-        (and the third, after a server restart) shares with the one before it, the share that is cached
+prefix  replays sessions of Codex and Claude Code (tests/server/agents): how many of the tokens that the
+        second prompt (and the third, after a server restart) shares with the previous one are cached
 tasks   20 function calls and 20 texts turned into JSON, at temperature 0; also with llama-server --jinja
 first   the time from the engine's first token to the first byte of an answer's text
 
-LLAMA_BIN is a folder with llama-server.
+LLAMA_BIN is a folder that contains llama-server.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def edgechat(model: Path, home: str, context: int = CONTEXT) -> Iterator[httpx2.
 
 
 def requests_of(agent: str) -> list[dict[str, Any]]:
-    """Return the requests in an agent's recording that have tools."""
+    """Return the requests in an agent's recording that offer tools."""
     session = json.loads(gzip.decompress((RECORDED / f"{agent}.json.gz").read_bytes()))
     return [one for one in session["requests"] if one["body"] and one["body"].get("tools")]
 
 
 def usage(client: httpx2.Client, request: dict[str, Any]) -> tuple[int, int, float]:
-    """Send a request; return its prompt's tokens, how many of them were cached, and the seconds."""
+    """Send a request; return its number of prompt tokens, how many were cached, and the time in seconds."""
     body = request["body"] | {"model": "default", "stream": False}
     body |= {"max_output_tokens": 16} if request["path"] == "/v1/responses" else {"max_tokens": 16}
     began = time.perf_counter()
@@ -125,7 +125,7 @@ async def _beside(model: Path, folder: Path) -> None:
 
 
 def told(name: str, client: httpx2.Client) -> None:
-    """Print how many tasks a server gets right, and which ones it gets wrong."""
+    """Print how many tasks a server gets right and which ones it gets wrong."""
     for kind, right in (
         ("calls", [calls(client, *task) for task in TASKS]),
         ("forms", [fills(client, text) for text in TEXTS]),
@@ -159,7 +159,7 @@ def fills(client: httpx2.Client, text: Text) -> bool:
 
 
 def asked(client: httpx2.Client, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the message in the answer to a request."""
+    """Return the message in the response to a request."""
     answer = client.post("/v1/chat/completions", json={"temperature": 0, "max_tokens": 256, **body})
     return answer.raise_for_status().json()["choices"][0]["message"]
 

@@ -1,9 +1,9 @@
-"""The app with many conversations: first frame, keys, memory. `benchmarks.store` times the search.
+"""The app with many conversations: first frame, keypresses, memory. `benchmarks.store` times the search.
 
     python -m benchmarks.app [--chats 1000] [--turns 50] [--rounds 15]
 
-Runs the real app in a pseudo-terminal of 160 x 45, with the list of conversations open and the guide as the
-model. Keys are timed while the guide's replies stream.
+Runs the real app in a 160 x 45 pseudo-terminal, with the list of conversations open and the guide as the
+model. Keypresses are timed while the guide's replies stream.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def told(name: str, seconds: list[float]) -> None:
 
 
 def keys(app: App, count: int) -> list[float]:
-    """Return the seconds that each key takes while replies are streaming."""
+    """Return how long each keypress takes, in seconds, while replies are streaming."""
     seconds = []
     for number in range(count):
         if number % 4 == 0:

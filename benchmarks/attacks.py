@@ -1,9 +1,9 @@
-"""Two streams from a server under attack by malicious clients: the longest gap in either.
+"""The longest gap in either of two streams from a server that malicious clients are attacking.
 
     python -m benchmarks.attacks MODEL.gguf [names of attacks] [--seconds 8]
 
-Each attack is a separate process with the lowest priority, since a remote attacker has their own CPU. It runs
-for as long as the streams are watched, then drops all its connections.
+Each attack is a separate process with the lowest priority, since remote attackers use their own CPUs. It runs
+for as long as the streams are measured, then drops all its connections.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def attack(function: Attack) -> Attack:
 
 
 def post(path: str, body: bytes, *, length: int | None = None) -> bytes:
-    """Return a request; `length` is the length that it claims for its body."""
+    """Return a request; `length` overrides the true length of the body in its Content-Length header."""
     said = len(body) if length is None else length
     return (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
@@ -111,7 +111,7 @@ async def held_open(port: int, data: bytes, n: int, crumb: bytes) -> None:
 
 @attack
 async def nobody(port: int) -> None:
-    """Do nothing: the streams run undisturbed, for comparison."""
+    """Do nothing, so that the streams run undisturbed for comparison."""
     begin()
     await asyncio.sleep(3600)
 
@@ -277,7 +277,7 @@ async def sampling_of_every_kind(port: int) -> None:
 
 
 async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
-    """Return the median and the longest gap between the pieces of two streams during an attack."""
+    """Return the median and longest gaps between the pieces of two streams during an attack."""
     async with followed(port, [prompt(60, number) for number in range(STREAMS)], 6000) as times:
         hostile = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.attacks", "--attack", str(port), name), stdout=subprocess.PIPE
@@ -288,7 +288,7 @@ async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
         await asyncio.sleep(seconds)
         hostile.kill()
         await hostile.wait()
-        await asyncio.sleep(1)  # for late effects
+        await asyncio.sleep(1)  # to catch late effects
         until = time.perf_counter()
     found = [
         b - a for one in times for a, b in itertools.pairwise([*(at for at in one if at >= began), until])

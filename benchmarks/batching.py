@@ -1,10 +1,11 @@
-"""Several streams at once through the worker, against a bare batched decode loop of the same size.
+"""Compares several concurrent streams through the worker with a bare batched decode loop of the same size.
 
     python -m benchmarks.batching [--model FILE] [--streams 4 8] [--rounds 12] [--depth 200] [--tokens 48]
 
 Rounds alternate between the two. The bare loop decodes one fixed token of each sequence per call, without
-sampling or text. `edgechat` samples (temperature 0.8), produces text and sends every token to another
-process. What counts is the tokens that arrive while all streams run, and the gaps between a stream's tokens.
+sampling or producing text. `edgechat` samples (temperature 0.8), produces text and sends every token to
+another process. The results count the tokens that arrive while all streams are running, and give the gaps
+between the tokens of each stream.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
 Arrivals = list[tuple[float, int]]
-"""Times, each with the number of tokens received so far."""
+"""Pairs of an arrival time and the number of tokens received by then."""
 
 
 class Bare:
-    """A llama_decode loop with one token of each sequence per call."""
+    """A llama_decode loop in which each call has one token of each sequence."""
 
     def __init__(self, plan: LoadPlan, n: int, depth: int) -> None:
         logs.install()
@@ -44,7 +45,7 @@ class Bare:
             self._context.decode([(seq, 0, tokens, 0)])
 
     def run(self, tokens: int) -> float:
-        """Rewind each sequence to its depth; return the tokens/s of all sequences together."""
+        """Rewind each sequence to its depth; return the total tokens/s over all sequences."""
         for seq in range(self._n):
             self._context.remove(seq, self._depth)
         began = time.perf_counter()
@@ -59,7 +60,7 @@ class Bare:
 
 
 async def stream(engine: EngineSupervisor, name: str, text: str, tokens: int) -> Arrivals:
-    """Return when each piece came, and the number of tokens received so far."""
+    """Return when each piece arrived, and the number of tokens received by then."""
     request = ChatRequest(
         id=name, messages=(Message("user", text),), sampling=Sampling(seed=len(name)), max_tokens=tokens
     )
@@ -71,13 +72,13 @@ async def stream(engine: EngineSupervisor, name: str, text: str, tokens: int) ->
 
 
 async def together(engine: EngineSupervisor, number: int, texts: list[str], tokens: int) -> list[Arrivals]:
-    """Run the streams at once; return when each one's tokens came."""
+    """Run the streams concurrently; return when each one's tokens arrived."""
     streams = [stream(engine, f"{number}-{seq}", text, tokens) for seq, text in enumerate(texts)]
     return await asyncio.gather(*streams)
 
 
 def rate(arrivals: list[Arrivals]) -> tuple[float, list[float]]:
-    """Return the tokens/s of all streams together while all of them run, and the gaps between tokens."""
+    """Return the total tokens/s during the time in which all streams run, and the gaps between tokens."""
     begin = max(one[0][0] for one in arrivals)
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one if begin <= pair[0] <= end] for one in arrivals]
@@ -102,7 +103,7 @@ async def measure(model: Path, texts: list[str], rounds: int, depth: int, tokens
     rates: list[tuple[float, float]] = []
     gaps: list[float] = []
     for number in range(rounds):
-        alone = bare.run(tokens + 16)  # in this thread: in another one, OpenMP would start other threads
+        alone = bare.run(tokens + 16)  # in this thread, since OpenMP would start more threads for another
         arrivals = await together(engine, number, texts, tokens + 16)
         if number >= 2:  # the first rounds warm up the caches
             ours, between = rate(arrivals)
@@ -129,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     for n in options.streams:
-        # In the kit's models, each letter is a token.
+        # For the kit's models, each letter is one token.
         if options.model is None:
             texts = [(f"{seq} " + "x" * options.depth)[: options.depth - 24] for seq in range(n)]
         else:

@@ -1,9 +1,9 @@
-"""Decode speed next to a busy process, by how long OpenMP's threads spin at a barrier before they sleep.
+"""Decode speed alongside a busy process, depending on how long OpenMP's threads spin before they sleep.
 
     python -m benchmarks.busy [--rounds 4]
 
-Each cell is a separate process (OpenMP reads GOMP_SPINCOUNT only once), and the settings take turns. The busy
-process computes in one thread at normal priority, as a browser tab or a build would.
+Every measurement is a separate process (OpenMP reads GOMP_SPINCOUNT only once), and the settings take turns.
+The busy process computes in one thread at normal priority, as a browser tab or a build would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKENS = 16
 
 
 def run(model: Path, spin: str) -> float:
-    """Return the tokens/s of a bare loop, in a process with this setting."""
+    """Return the tokens/s of a bare loop in a process with this spin count."""
     environment = {**os.environ, "GOMP_SPINCOUNT": spin}
     command = [sys.executable, "-m", "benchmarks.busy", "--once", str(model)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

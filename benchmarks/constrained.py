@@ -1,9 +1,9 @@
-"""Answers that follow a schema, and tool calls, through `edgechat serve` and llama-server in turns.
+"""Compares `edgechat serve` with llama-server on answers that follow a schema and on tool calls, in turns.
 
     python -m benchmarks.constrained MODEL.gguf LLAMA_BIN [--n 20]
 
-Both get the same questions at temperature 0; compared are the total times and the numbers of valid answers.
-LLAMA_BIN is a folder with llama-server.
+Both get the same questions at temperature 0. The total times and the numbers of valid answers are compared.
+LLAMA_BIN is a folder that contains llama-server.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def questions(kind: str, n: int) -> list[dict[str, Any]]:
 
 
 async def ask(port: int, body: dict[str, Any]) -> tuple[float, int, bool]:
-    """Return the seconds that an answer takes, its tokens, and whether it is valid."""
+    """Return an answer's time in seconds, its number of tokens, and whether it is valid."""
     began = time.perf_counter()
     async with posted(port, "/v1/chat/completions", body) as reader:
         answer = await reader.read()

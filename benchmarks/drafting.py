@@ -1,10 +1,10 @@
-"""Speculative decoding with a real pair of models, against llama-server with the same pair, in turns.
+"""Compares speculative decoding with llama-server's in turns, using the same real pair of models.
 
     python -m benchmarks.drafting TARGET.gguf DRAFT.gguf LLAMA_BIN [--rounds 2] [--only edgechat]
 
 Every server is asked to edit code (rename something and repeat the rest) and to write prose, at temperatures
-0 and 0.8. Tokens/s are measured between the first and the last piece of an answer. LLAMA_BIN is a folder with
-llama-server.
+0 and 0.8. Tokens/s are measured between the first and the last piece of an answer. LLAMA_BIN is a folder that
+contains llama-server.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PEER = {
 
 
 async def ask(port: int, task: str, temperature: float, tokens: int, seed: int) -> float:
-    """Return the tokens/s of one answer, after its first token."""
+    """Return the tokens/s of one answer, measured from its first token on."""
     body = {
         "model": "default",
         "messages": [{"role": "user", "content": TASKS[task]}],
@@ -95,7 +95,7 @@ async def compare(options: argparse.Namespace) -> None:
                 for task in TASKS:
                     for name, port in ports.items():
                         rate = await ask(port, task, temperature, options.tokens, 1 + number)
-                        if number:  # the first round is for warming up caches and for learning
+                        if number:  # the first round only warms up caches and lets the servers learn
                             rates[task, temperature][name].append(rate)
     print(f"{options.target.name}, drafts by {options.draft.name}, {options.tokens} tokens")
     for (task, temperature), by_name in rates.items():

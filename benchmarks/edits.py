@@ -1,11 +1,10 @@
-"""An edited message in a long chat: time to first token, if the cache can be cut and if it cannot.
+"""Time to first token after editing a message in a long chat, for caches that can and cannot be truncated.
 
     python -m benchmarks.edits [--tokens 4000] [--sizes 60 130 500] [--rounds 7] [--model FILE.gguf]
 
 Uses three models of the same size from tests/kit: dense, windowed (Gemma 3's pattern) and hybrid (LFM2's);
---model adds another one. A chat of messages with a given number of tokens is read, then its third-last
-message is edited. Measured are the time to the first token after the edit, with and without checkpoints, and
-the same for the new chat.
+--model replaces them. Each model reads a chat with a given number of tokens, then its third-last message is
+edited. The time to first token is measured for the new chat and after the edit, with and without checkpoints.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def open_engine(model: Path, context: int, budget: int) -> EngineCore:
 
 
 def chat(engine: EngineCore, n_tokens: int, size: int, seed: int) -> list[Message]:
-    """Return a chat of about `n_tokens`, whose messages have `size` tokens each; it ends with a question."""
+    """Return a chat of about `n_tokens` that ends with a question; each message has about `size` tokens."""
     words = [f"{(seed * 7919 + at * 104729) % 9973} " for at in range(2 * n_tokens)]
     tokens = [len(engine.backend.vocabulary.tokenize(word, bos=False, special=False)) for word in words]
     messages: list[Message] = []
@@ -101,7 +100,7 @@ def measure(subject: Subject, n_tokens: int, size: int, seed: int) -> None:
 
 @contextlib.contextmanager
 def subjects(models: dict[str, Path], context: int) -> Iterator[list[Subject]]:
-    """Load every model with checkpoints and, if it makes any, without."""
+    """Load every model with checkpoints, and again without them if it uses any."""
     loaded: list[Subject] = []
     try:
         for name, path in models.items():

@@ -1,12 +1,12 @@
-"""The same questions to several engines (edgechat's worker, llama-server, vLLM), by one and more clients.
+"""Asks several engines (edgechat's worker, llama-server, vLLM) the same questions, from one or more clients.
 
     python -m benchmarks.engines MODEL.gguf vllm:FOLDER ... [--prompts 64 1024] [--clients 1 8 32]
 
-Each engine is planned and started as by `edgechat run`, and runs alone while it is asked; to make them take
-turns, name the models repeatedly. Each prompt consists of different words and has about the given number of
-tokens. Printed are the tokens/s of all clients together, counting replies only; the median time to the first
-token; the gaps between pieces (median and 95th percentile); the engine processes' memory (unshared, if the
-system reports it); and the start time.
+Each engine is planned and started as `edgechat run` would, and runs alone while it is asked; to make them
+take turns, name the models repeatedly. Each prompt consists of different words and has about the given number
+of tokens. The output shows the total tokens/s of all clients, counting only replies; the median time to first
+token; the gaps between pieces (median and 95th percentile); the memory of the engine's processes (unshared,
+if the system reports it); and the startup time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUESTION = (
     "and tell what they see in autumn."
 )
 ALWAYS = 50
-"""Approximate number of tokens that the chat template and the question take."""
+"""Approximate number of tokens in the chat template and the question."""
 
 
 def prompts(length: int) -> Iterator[str]:
@@ -42,7 +42,7 @@ def prompts(length: int) -> Iterator[str]:
 
 
 async def asked(engine: Engine, name: str, prompt: str, tokens: int) -> tuple[int, int, list[float]]:
-    """Return how many tokens were received and read, and the times of the question and of all pieces."""
+    """Return the tokens generated and read, and the times of the question and of each piece of the reply."""
     times, n, read = [time.perf_counter()], 0, 0
     request = ChatRequest(
         id=name,
@@ -59,7 +59,7 @@ async def asked(engine: Engine, name: str, prompt: str, tokens: int) -> tuple[in
 
 
 def memory() -> int:
-    """Return the total memory, in bytes, of all child processes."""
+    """Return the total memory of all child processes, in bytes."""
     children = psutil.Process().children(recursive=True)
     return sum(getattr(one.memory_full_info(), "uss", 0) for one in children)
 

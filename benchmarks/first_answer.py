@@ -1,12 +1,12 @@
-"""From an empty home to the first answer, in seconds and keys: by the guide, a local model, or a download.
+"""From an empty home folder to the first answer, in seconds and keys: the guide, a local model, a download.
 
     python -m benchmarks.first_answer [--model path.gguf] [--mbit 100] [--question "Why is the sky blue?"]
 
-Runs the real app in a pseudo-terminal of 100 x 40, with a new home each time, and presses the keys that a
-user would, as soon as possible: `g` and a question for the guide; offline, Enter and a question for a model
-in the downloads folder; online, Enter on the highlighted card, and the question while the model is
-downloading. The hub is the one from the tests, on loopback. Under every card's file name it serves `--model`,
-by default a file of 600 MiB with random weights. The letters of a question are not counted as keys.
+Runs the real app in a 100 x 40 pseudo-terminal, with a new home folder each time, and presses the keys that a
+user would, as soon as possible: `g` and a question for the guide; when offline, Enter and a question for a
+model in the downloads folder; when online, Enter on the highlighted card, and the question while the model is
+downloading. The hub is the one from the tests, on loopback. It serves `--model` (by default, 600 MiB of
+random weights) under the file name on every card. The letters of a question are not counted as keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def serve(hub: Hub, model: Path, mbit: float) -> None:
     cards = first_models(options, mbit * 1e6 / 8)
     for card in cards:
         print(f"{' '.join(role.value for role in card.roles)}: {card.file.variant.model} {card.file.quant}")
-    # The app measures the machine again, and may choose another model.
+    # The app measures the machine again, so it may choose another model.
     for option in [
         option for option in options if option.verdict is Verdict.FITS or option is cards[-1].file
     ]:
@@ -47,7 +47,7 @@ def serve(hub: Hub, model: Path, mbit: float) -> None:
 
 
 class Clock:
-    """The app in a new home; prints what appears, with the seconds and keys since the start."""
+    """The app in a new home folder; prints what appears, with the seconds and keys since startup."""
 
     def __init__(self, name: str, home: Path) -> None:
         print(f"{name}:")
@@ -122,7 +122,7 @@ def main() -> None:
         os.environ["EDGECHAT_HOME"] = f"{folder}/planning"
         serve(hub, model, options.mbit)
         print(f"{model.name}, {model.stat().st_size / 2**20:.0f} MiB at {options.mbit:.0f} Mbit/s")
-        # Each in a new home, so the machine is measured again.
+        # Each case has a new home folder, so the machine is measured again.
         ask_guide(Path(folder) / "guide")
         ask_what_is_here(Path(folder) / "here", model, options.question)
         ask_download(Path(folder) / "download", options.question)

@@ -1,12 +1,12 @@
-"""Plans compared with reality: memory by buffer, the process's peak, and the speed.
+"""Compares plans with reality: the memory of each buffer, the process's peak memory, and the speed.
 
     python -m benchmarks.fit [--prompt 1000] [--reply 96] [--rounds 1] [--small] [MODEL ...]
 
-Every model is loaded rounds + 1 times by the worker and answers three prompts each time. Before each load it
-is planned again, and the results are compared with that plan and its predictions: at first these rely on the
-kernel probe alone, later also on what earlier loads have taught. Speeds are predicted for a prompt of 1,000
-tokens. Without MODEL: the kit's four kinds of tiny models, and one of the TinyLlama 1.1B shape in Q4_0,
-Q4_K_M, Q8_0 and F16, which --small leaves out.
+Every model is loaded rounds + 1 times by the worker and answers three prompts each time. It is planned again
+before each load, and the results are compared with that plan and its predictions. At first, the predictions
+rely on the kernel probe alone; later, they also use what was learned from earlier loads. Speeds are predicted
+for a prompt of 1,000 tokens. Without MODEL, the benchmark uses the kit's four kinds of tiny models, and
+models in the TinyLlama 1.1B shape in Q4_0, Q4_K_M, Q8_0 and F16, which --small leaves out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWERS = 3
 
 
 class Peak:
-    """Samples a process continuously for the most private memory it ever has."""
+    """Samples a process's private memory continuously and records the peak."""
 
     def __init__(self, pid: int) -> None:
         self.bytes = 0
@@ -61,7 +61,7 @@ class Peak:
 
 
 def models(small: bool) -> list[Path]:
-    """Return the models made for this benchmark."""
+    """Return the models that were built for this benchmark."""
     made = [tiny(kind) for kind in ("dense", "windowed", "hybrid", "moe")]
     if not small:
         mixed = {"Q4_K": Q4_K_M}
@@ -71,13 +71,13 @@ def models(small: bool) -> list[Path]:
 
 
 def own(plan: LoadPlan, buffers: tuple[Buffer, ...]) -> int:
-    """Return the bytes of a plan that become the process's private memory, not mapped from the file."""
+    """Return how many bytes of a plan are private memory of the process, not mapped from the file."""
     mapped = sum(one.weights for one in buffers if one.name == "CPU")
     return plan.total_bytes - mapped
 
 
 async def load(plan: LoadPlan, prompts: list[str], reply: int) -> tuple[ModelInfo, int, list[Finished]]:
-    """Load a model and have it answer; return the model, its process's peak memory and the answers' ends."""
+    """Load a model and have it answer; return the model, its peak memory, and the Finished events."""
     engine = EngineSupervisor(plan, idle_seconds=0)
     try:
         model = await engine.start()
@@ -98,7 +98,7 @@ async def load(plan: LoadPlan, prompts: list[str], reply: int) -> tuple[ModelInf
 
 
 def text(path: Path, n_tokens: int, seed: int) -> str:
-    """Return about `n_tokens`, including the template's: words, or letters for the kit's byte tokenizer."""
+    """Return text of about `n_tokens`, including the template's: words, or letters for the kit's models."""
     if MODELS_DIR in path.parents:
         return "".join(random.Random(seed).choices("xyz", k=n_tokens - 40))
     return prompt(n_tokens, seed)
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        os.environ["XDG_CACHE_HOME"] = home  # start with nothing known about this machine
+        os.environ["XDG_CACHE_HOME"] = home  # nothing is known about this machine at first
         began = time.perf_counter()
         for path in options.models or models(options.small):
             measure(path, options.rounds, options.prompt, options.reply)

@@ -1,7 +1,7 @@
-"""How many people one machine can serve, and when several machines pay off: a simulation that takes seconds.
+"""How many people one machine can serve, and when several machines pay off: a quick simulation.
 
-    python -m benchmarks.fleet check     against closed forms, our own server and published figures
-    python -m benchmarks.fleet one       people on one machine, by engine and habit
+    python -m benchmarks.fleet check     compare with closed forms, our own server and published figures
+    python -m benchmarks.fleet one       how many people one machine serves, by engine and habit
     python -m benchmarks.fleet routers   four machines: random, least loaded, prefix affinity
     python -m benchmarks.fleet apart     four machines: prefill and decode together or apart
     python -m benchmarks.fleet costs URL MODEL   measure C(n) and the prefill rate of a running server;
@@ -96,7 +96,7 @@ AGENT = Habit("agent", per_hour=120, first=500, prompt=500, reply=150, turns=20,
 HABITS = (CHAT, DOCUMENTS, AGENT)
 
 FIRST, GAP = 5.0, 0.25
-"""Limits in seconds for the first token, and for the 95th percentile of gaps."""
+"""Limits, in seconds, for the time to first token and for the 95th percentile of gaps."""
 
 
 def served(report: Report) -> bool:
@@ -105,7 +105,7 @@ def served(report: Report) -> bool:
 
 
 def most(fits: Callable[[int], bool], limit: int = 4096) -> int:
-    """Return the largest number that fits, to within a thirtieth; 0 if even 1 does not."""
+    """Return the largest number that fits, to within 1/30, or 0 if not even 1 fits."""
     low, high = 0, 1
     while high <= limit and fits(high):
         low, high = high, high * 2
@@ -116,14 +116,14 @@ def most(fits: Callable[[int], bool], limit: int = 4096) -> int:
 
 
 def crowd(costs: Costs, habit: Habit, n_people: int, **options: Any) -> Report:
-    """Simulate `n_people` after a warm-up of ten minutes; the fewer there are, the longer it runs."""
+    """Simulate `n_people` after a ten-minute warm-up; the fewer they are, the longer the simulated time."""
     people = [Person(number, habit, seed=1) for number in range(n_people)]
     fleet = Fleet(costs, people, system=habit.system, **options)
     return fleet.simulate(span(habit, n_people), warm=600)
 
 
 def span(habit: Habit, n_people: int) -> float:
-    """Return the seconds in which that many people ask about 600 questions, but at least 15 minutes."""
+    """Return the seconds that these people take to ask about 600 questions, but no less than 15 minutes."""
     return max(900, min(600 * 3600 / habit.per_hour / n_people, 6 * 3600))
 
 
@@ -146,7 +146,7 @@ def one() -> None:
 
 
 def routers(file: Path | None) -> None:
-    """Print the effect of routers for four machines, and plot it for agents."""
+    """Print the effect of different routers on four machines, and plot it for agents."""
     print("| engine, habit | router | people | of the prompt cached | first token p50, p95 | busy |")
     print("|---|---|---|---|---|---|")
     for costs, habit in ((ROOMY, CHAT), (SPARK, DOCUMENTS), (SPARK, AGENT)):
@@ -154,7 +154,7 @@ def routers(file: Path | None) -> None:
             router: most(lambda n, r=router: served(crowd(costs, habit, n, n=4, router=r)))  # noqa: B023
             for router in ("random", "least", "affinity")
         }
-        for router, n in numbers.items():  # the details are for the same number of people with all three
+        for router, n in numbers.items():  # the details compare all three with the same number of people
             report = crowd(costs, habit, numbers["affinity"] // 2, n=4, router=router)
             print(
                 f"| {costs.name}, {habit.name} | {router} | **{n}** | "
@@ -177,7 +177,7 @@ def routers(file: Path | None) -> None:
 
 
 def goodput(costs: Costs, prompt: int, reply: int, first: float, per_token: float, **options: Any) -> float:
-    """Return the highest requests/s, in steps of 1/20, at which nine in ten meet both limits."""
+    """Return the highest requests/s, in steps of 1/20, at which nine in ten requests meet both limits."""
 
     def fits(twentieths: int) -> bool:
         fleet = Fleet(costs, poisson(twentieths / 20, 130, prompt, reply, seed=2), router="least", **options)
@@ -200,7 +200,7 @@ PER_TOKEN = (0.022, 0.025, 0.03, 0.04, 0.06, 0.1)
 
 
 def apart(file: Path | None) -> None:
-    """Print, and plot, the requests/s of four GPUs, together and apart, by latency limits."""
+    """Print and plot the requests/s of four GPUs by latency limit, with and without separate prefill."""
     figure, plots = _axes() if file else (None, (None, None))
     print("| prompt, reply | first token | " + " | ".join(f"{1000 * one:.0f} ms" for one in PER_TOKEN) + " |")
     print("|---" * (len(PER_TOKEN) + 2) + "|")
@@ -271,7 +271,7 @@ def check() -> None:
     wait = statistics.fmean(report.first) - service
     print(f"M/D/1 at 0.7: wait {wait / service:.3f} of a service, by theory {0.7 / (2 * 0.3):.3f}")
 
-    # The day of "Latency of the server" in RESULTS.md: 40 ms per token, 8 ms per prompt token.
+    # The speed on the day of "Latency of the server" in RESULTS.md: 40 ms per token, 8 ms per prompt token.
     slow = 40 / 14.9
     day = replace(
         CPU,
@@ -303,7 +303,7 @@ def check() -> None:
             f"reading alone {reads:.1f} (5.6), 2 reading for 1 that writes {split:.1f} (3.3)"
         )
 
-    # Sarathi-Serve's comparison: the 99th percentile of gaps under five decode steps, lengths as in ShareGPT.
+    # Sarathi-Serve's comparison: 99th percentile of gaps below five decode steps, with ShareGPT's lengths.
     habit = Habit("shared", per_hour=60, first=1730, prompt=1, reply=415, turns=1, system=0, context=8192)
     numbers = []
     for policy in (WHOLE, Policy(call_limit=0.12, calls=1)):
@@ -318,11 +318,11 @@ def check() -> None:
 
 
 COUNT = "Count from one to a thousand in words. "
-"""Eight words, to which models give long answers."""
+"""Eight words that make models give long answers."""
 
 
 async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int, key: int) -> list[float]:
-    """Return when the request was sent, and when each piece of the reply came."""
+    """Return when the request was sent, and when each piece of the reply arrived."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": f"{key} " + COUNT * (words // 8)}],
@@ -344,7 +344,7 @@ async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int
 async def measure(
     url: str, model: str, key: str, counts: Sequence[int] = (1, 2, 4, 8), tokens: int = 48
 ) -> None:
-    """Print the costs of a server's calls: per token with n streams, and the time to read two prompts."""
+    """Print what a server's calls cost: per token with n streams, and the time to read two prompts."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600) as client:
         await _stream(client, model, 8, 4, 0)
@@ -356,7 +356,7 @@ async def measure(
                 streams = await asyncio.gather(*[_stream(client, model, 8, tokens, one) for one in keys])
                 begin, end = max(one[1] for one in streams), min(one[-1] for one in streams)
                 pieces = sum(begin < at <= end for one in streams for at in one[1:])
-                if pieces:  # otherwise one reply ended before another began
+                if pieces:  # otherwise one reply ended before another started
                     rounds.append((end - begin) * n / pieces)
             if rounds:
                 steps.append((n, round(statistics.median(rounds), 5)))

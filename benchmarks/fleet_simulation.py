@@ -1,10 +1,10 @@
 """A discrete-event simulation of engines that serve many people, used by `benchmarks.fleet`.
 
-A machine batches as `edgechat.engine.scheduling` does: each call has one token of every stream, and is filled
-up with as many prompt chunks as it may take. KV cells are limited: idle conversations keep theirs until they
-are evicted, least recently used first; when nothing else is left, the youngest request is preempted. Calls
-with only streams are combined until something happens, so that hours take seconds. Times are in seconds,
-sizes in tokens. The same inputs give the same results.
+A machine batches as `edgechat.engine.scheduling` does: each call contains one token from every stream, plus
+as many prompt chunks as are allowed. KV cells are limited: idle conversations keep theirs until they are
+evicted, least recently used first; when nothing else is left, the youngest request is preempted. Calls with
+only streams are combined until something happens, so that hours can be simulated in seconds. Times are in
+seconds, sizes in tokens. The same inputs give the same results.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Costs:
     name: str
     origin: str
     steps: tuple[tuple[int, float], ...]
-    """Pairs of n and the seconds of a call with one token from each of n streams, at depth 0."""
+    """Pairs of n and the duration in seconds of a call with one token from each of n streams, at depth 0."""
     cell_seconds: float
     """Seconds added for each cell that the streams attend to."""
     token_seconds: float
     """Seconds added for each prompt token in the same call."""
     pair_seconds: float
-    """Seconds added for each pair of a prompt token and a cell before it."""
+    """Seconds added for each prompt token in a call."""
     cells: int
     """Capacity of the KV cache in tokens."""
     cell_bytes: int
@@ -76,16 +76,16 @@ class Policy:
     """How a machine fills its calls."""
 
     call_limit: float = 0.25
-    """Maximum seconds for a call with prompts and streams ..."""
+    """Maximum duration of a call with prompts and streams, in seconds ..."""
     calls: float = 3.0
-    """... or this many times a call with the streams alone, if that is longer."""
+    """... or this many times the duration of a call with the streams alone, if that is longer."""
     mixes: bool = True
-    """False: prompts go first, in calls of their own, while streams wait."""
+    """Whether prompts and streams share calls; if not, streams wait while prompts are read."""
     n_batch: int = 512
     """Maximum number of tokens in a call."""
 
     def prompt_tokens(self, costs: Costs, n: int) -> int:
-        """Return how many prompt tokens fit in a call alongside n streams, like CallCost.prompt_tokens."""
+        """Return how many prompt tokens fit in a call alongside n streams, as CallCost.prompt_tokens does."""
         if not (n and self.mixes):
             return self.n_batch
         base = costs.streams(n)
@@ -99,18 +99,18 @@ class Habit:
 
     name: str
     per_hour: float
-    """Questions, not counting the time in which a reply is written."""
+    """Questions per hour, not counting the time during which replies are generated."""
     first: int
-    """Tokens in a conversation's first question, without the system prompt ..."""
+    """Tokens in a conversation's first question, not counting the system prompt ..."""
     prompt: int
     """... and in every later one."""
     reply: int
     turns: int
-    """Questions per conversation."""
+    """Questions in each conversation."""
     system: int = 200
     """Tokens that all conversations start with; they are cached on every machine."""
     spread: float = 0.8
-    """Standard deviation of the lengths' logarithms; 0: all lengths equal the median."""
+    """Standard deviation of the logarithms of lengths; 0 makes all lengths equal the median."""
     context: int = 16384
 
 
@@ -131,9 +131,9 @@ class Request:
     written: int = 0
     first: float = 0.0
     last: float = 0.0
-    """`first` and `last`: when its first and its latest token arrived."""
+    """`first` and `last`: when the first and the latest token arrived."""
     n_computed: int = 0
-    """Prompt tokens that were not cached when it was first admitted."""
+    """Prompt tokens that were not cached when the request was first admitted."""
 
 
 class Person:
@@ -171,7 +171,7 @@ class Person:
 
 
 class Once(Person):
-    """Asks a single question of fixed length; many of them make open (Poisson) arrivals."""
+    """Asks a single question of fixed length; many such people form an open (Poisson) arrival process."""
 
     def __init__(self, number: int, at: float, prompt: int, reply: int) -> None:
         self._at: float | None = at
@@ -202,12 +202,12 @@ class Run:
     streams: list[Request]
     chunks: list[tuple[Request, int]]
     first: float
-    """Seconds of the first call; each further one takes `growth` longer than the last."""
+    """Duration of the first call in seconds; each later call takes `growth` longer than the one before."""
     growth: float
     n: int
 
     def seconds(self, n: int) -> float:
-        """Return the time that the first n calls take."""
+        """Return how long the first n calls take."""
         return n * self.first + self.growth * n * (n - 1) / 2
 
     def calls_until(self, now: float) -> int:
@@ -240,7 +240,7 @@ class Machine:
         return len(self.waiting) + len(self.running)
 
     def own(self, length: int) -> int:
-        """Return how many cells a conversation has, not counting those for the system prompt."""
+        """Return how many cells a conversation occupies, not counting those for the system prompt."""
         return max(length - self.system, 0)
 
     @property
@@ -250,7 +250,7 @@ class Machine:
         return self.costs.cells - self.system - used - self._idle_cells
 
     def keep(self, request: Request) -> None:
-        """Keep the cells of a request that has finished."""
+        """Retain the cells of a finished request."""
         self.running.remove(request)
         self.forget(request.conversation)
         self.idle[request.conversation] = request.length
@@ -261,7 +261,7 @@ class Machine:
         self._idle_cells -= self.own(self.idle.pop(conversation, 0))
 
     def cached(self, request: Request) -> int:
-        """Return how much of the prompt's beginning is cached here."""
+        """Return how much of the start of the prompt is cached here."""
         return min(max(self.idle.get(request.conversation, 0), self.system), request.prompt - 1)
 
     def _can_join(self, request: Request) -> bool:
@@ -354,12 +354,12 @@ class Report:
     new: int = 0
     cached: int = 0
     computed: int = 0
-    """`new`, `cached`, `computed`: prompt tokens that could not be cached, that were, and that were not."""
+    """Prompt tokens: `new` ones could not be cached, `cached` ones were, and `computed` ones were not."""
     prefilled: int = 0
-    """All prompt tokens computed, including the warm-up and those repeated after preemption."""
+    """All prompt tokens computed, including the warm-up and those recomputed after preemption."""
     preempted: int = 0
     busy: float = 0.0
-    """Fraction of the time that the machines were busy."""
+    """Fraction of the time during which the machines were busy."""
     sent: int = 0
     """Bytes of KV cells sent over links."""
 
@@ -376,7 +376,7 @@ class Report:
         return float(np.asarray(self.gaps)[order][np.searchsorted(total, q * total[-1])])
 
     def attained(self, first: float, per_token: float) -> float:
-        """Return the fraction of replies within both limits, as DistServe counts them."""
+        """Return the fraction of replies that met both limits, as DistServe counts them."""
         pairs = zip(self.first, self.per_token, strict=True)
         return sum(a <= first and b <= per_token for a, b in pairs) / max(len(self.first), 1)
 
@@ -390,9 +390,9 @@ GIGABIT = Link()
 class Fleet:
     """Machines behind a router.
 
-    `router` is "random"; "least" (fewest requests); or "affinity": the machine that has most of the
+    `router` is "random", "least" (fewest requests), or "affinity": the machine that has most of the
     conversation cached, unless it has over `patience` more requests than the least loaded one. The first
-    `n_prefill` machines only prefill, and send the KV cells over a link to one of the others, which decode.
+    `n_prefill` machines only prefill; they send the KV cells over a link to one of the others, which decode.
     """
 
     def __init__(
@@ -506,7 +506,7 @@ class Fleet:
             request.pending -= size
             if request.pending:
                 continue
-            if request.written:  # it was preempted, and continues
+            if request.written:  # it was preempted and is continuing
                 self._gap(request, now - request.last, 1)
             else:
                 request.first = now

@@ -1,13 +1,13 @@
-"""What only a GPU with its own memory can show: the memory of whole and split loads, and speed.
+"""What only a GPU with its own memory can show: the memory of whole and split loads, and their speed.
 
     python -m benchmarks.gpu memory [--free 3]     planned against allocated, and against the driver's count
     python -m benchmarks.gpu decode [--rounds 8]   a stream against a bare loop, and several streams at once
-    python -m benchmarks.gpu drafts [--rounds 6]   plain against drafts, for pairs with various agreement
+    python -m benchmarks.gpu drafts [--rounds 6]   plain against drafts, for pairs of varying agreement
     python -m benchmarks.gpu split  [--rounds 3]   predicted against measured speed, by layers on the GPU
 
-Everything is loaded like a user's model: planned for this machine as it is now, in a worker. --free: another
-program takes the GPU's memory, leaving this many GiB, so that models of 5 GB are split. The models have the
-shape of Llama 3.1 8B, in Q4_K_M, with random weights.
+Everything is loaded as a user's model would be: planned for this machine as it is now, and in a worker.
+--free: another program takes the GPU's memory, leaving this many GiB free, so that models of 5 GB are split.
+The models have the shape of Llama 3.1 8B, in Q4_K_M, with random weights.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _BLOCKER = "import sys; from benchmarks import gpu; gpu.take(int(sys.argv[1])); 
 
 
 def eight_billion(eps: float = 1.0, n_layers: int = 32, seed: int = 1) -> Path:
-    """Return the path of a model of that shape; all layers but the first are scaled by eps."""
+    """Return the path of a model with that shape; all layers but the first are scaled by eps."""
     shape = LLAMA_8B.sized(n_layers=n_layers)
     damped = dict.fromkeys(range(1, n_layers), eps) if eps != 1 else {}
     common: dict[str, Any] = {
@@ -69,7 +69,7 @@ def eight_billion(eps: float = 1.0, n_layers: int = 32, seed: int = 1) -> Path:
 
 
 def used() -> int:
-    """Return the used bytes of the first GPU's memory, as the driver counts them; 0 without a GPU."""
+    """Return how many bytes of the first GPU's memory the driver reports as used; 0 without a GPU."""
     try:
         pynvml.nvmlInit()
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
@@ -78,7 +78,7 @@ def used() -> int:
 
 
 def take(free_bytes: int) -> None:
-    """Allocate the first GPU's memory in this process, leaving `free_bytes`."""
+    """Allocate all but `free_bytes` of the first GPU's free memory in this process."""
     ggml.start()
     device = ggml.call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(1))
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -96,7 +96,7 @@ def take(free_bytes: int) -> None:
 
 @contextlib.contextmanager
 def occupied(free: float | None) -> Iterator[None]:
-    """Have another program take the GPU's memory, leaving `free` GiB."""
+    """Have another program occupy the GPU's memory, leaving `free` GiB."""
     if free is None:
         yield
         return
@@ -111,14 +111,14 @@ def occupied(free: float | None) -> Iterator[None]:
 
 
 def said(n_tokens: int, seed: int) -> tuple[Message, ...]:
-    """Return a prompt of that many tokens; in the kit's models, each letter is a token."""
+    """Return a prompt of that many tokens; for the kit's models, each letter is one token."""
     return (Message("user", "".join(random.Random(seed).choices("xyz", k=n_tokens))),)
 
 
 async def answer(
     engine: EngineSupervisor, seed: int, *, prompt: int = 200, tokens: int = 128, temperature: float = 0.8
 ) -> Finished:
-    """Ask something; return the end of the answer."""
+    """Ask something; return the answer's Finished event."""
     request = ChatRequest(
         id=str(time.perf_counter_ns()),
         messages=said(prompt, seed),
@@ -240,7 +240,7 @@ def _batched(plan: LoadPlan, n: int) -> float:
 
 
 async def drafts(rounds: int) -> None:
-    """Compare plain decoding with drafts, in turns: by a draft model, and by the model's own layers."""
+    """Compare plain decoding with drafts from a draft model or from the model's own layers, in turns."""
     draft, useless = eight_billion(n_layers=1), eight_billion(n_layers=1, seed=7)
     for eps, small in ((0.0, draft), (0.05, draft), (0.15, draft), (0.05, useless)):
         what = "a useless draft" if small is useless else f"eps {eps:g}"
@@ -262,7 +262,7 @@ async def _in_turns(engines: Sequence[EngineSupervisor], what: str, temperature:
     drafted = accepted = 0
     for number in range(rounds + 2):
         ends = [await answer(one, number % 3, tokens=192, temperature=temperature) for one in engines]
-        if number < 2:  # the first rounds are for learning
+        if number < 2:  # the first rounds are only for learning
             continue
         rates.append([end.timings.decode_tps for end in ends])
         if stats := ends[1].speculation:
@@ -273,7 +273,7 @@ async def _in_turns(engines: Sequence[EngineSupervisor], what: str, temperature:
 
 
 async def split(rounds: int) -> None:
-    """Print how well the speed is predicted as another program leaves less and less GPU memory."""
+    """Print predicted and measured speeds while another program leaves less and less GPU memory free."""
     path = eight_billion()
     for free in (7.0, 5.0, 4.0, 3.0, 2.0, 1.0):
         with occupied(free):

@@ -1,13 +1,13 @@
-"""Drafts from layers that read a model's hidden states (MTP, EAGLE-3), compared with llama-server.
+"""Compares drafts from layers that read a model's hidden states (MTP, EAGLE-3) with llama-server's.
 
     python -m benchmarks.heads speed LLAMA_BIN [--kinds qwen35 glm4_moe] [--eps 0.05 1] [--rounds 3]
     python -m benchmarks.heads accepted LLAMA_BIN [--rounds 6]
 
-speed     the models from benchmarks/wide_heads.py; at an eps of 1 the head is useless. All servers take
+speed     the models from benchmarks/wide_heads.py; at an eps of 1, the head is useless. All servers take
           turns, llama-server with several settings. Tokens/s are measured between the first and last piece.
 accepted  the tiny models from tests/kit/heads, always with drafts of three tokens
 
-They continue the same texts at temperature 0. LLAMA_BIN is a folder with llama-server.
+All servers continue the same texts at temperature 0. LLAMA_BIN is a folder that contains llama-server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PEER = {
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer with its speed and drafts."""
+    """An answer, its speed, and how many tokens were drafted and accepted."""
 
     text: str
     rate: float
@@ -103,7 +103,7 @@ async def compare(kind: str, eps: float, options: argparse.Namespace) -> None:
             prompt = " ".join(rng.choices(WORDS, k=12))
             for name, port in ports.items():
                 said = await ask(port, prompt, options.tokens)
-                if number:  # the first round is for warming up caches and for learning
+                if number:  # the first round only warms up caches and lets the servers learn
                     answers[name].append(said)
     print(f"{model.name}, {options.rounds} answers of {options.tokens} tokens")
     plain = statistics.median(one.rate for one in answers["edgechat none"])
@@ -131,11 +131,11 @@ async def run(options: argparse.Namespace) -> None:
 
 
 async def count(kind: str, options: argparse.Namespace) -> None:
-    """Compare how many of three drafted tokens are accepted."""
+    """Compare how many of the three drafted tokens are accepted."""
     plan, rng = headed(kind, n_seq_max=1, n_outputs_max=16, n_rs_seq=8), random.Random(1)
     prompts = ["".join(map(chr, rng.choices(range(33, 127), k=20 * n))) for n in range(1, options.rounds + 1)]
     template = ChatTemplate(CHATML)
-    speculation.OVERHEAD = math.inf  # for a tiny model, every decision takes too long
+    speculation.OVERHEAD = math.inf  # with a tiny model, every decision takes too long
     engine = EngineCore(open_backend(plan, None), template, controller=Fixed(3))
     texts, drafted, accepted = [], 0, 0
     for prompt in prompts:

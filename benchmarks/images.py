@@ -1,8 +1,8 @@
-"""What images cost: a second question, a projector's memory, its effect on text, gaps during encoding.
+"""The cost of images: a second question, the projector's memory, its effect on text, gaps during encoding.
 
     python -m benchmarks.images [second memory text gaps] [--size 24]
 
-Models and projectors are tiny ones from tests/kit/vision; the projector has --size times as many channels.
+Models and projectors are tiny ones from tests/kit/vision; the projectors have --size times as many channels.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def resident() -> int:
 
 
 async def memory(folder: Path, size: int) -> None:
-    """Compare a projector's planned memory with what the worker takes in addition."""
+    """Compare a projector's planned memory with the extra memory that the worker takes."""
     for kind in KINDS:
         taken = []
         for vision in (False, True):
@@ -119,7 +119,7 @@ async def text(folder: Path, size: int, rounds: int = 12) -> None:
 
 
 async def stream(engine: EngineSupervisor, arrivals: list[float]) -> None:
-    """Stream text forever; record when pieces come."""
+    """Stream text forever, recording when each piece arrives."""
     free = Sampling(temperature=1.0, seed=1, bias=((1, -1e6), (2, -1e6)))
     messages = (Message("user", "Tell."),)
     while True:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.keypress [--keys 60]
 
-Runs the real app in a pseudo-terminal: a question is sent, and while the answer streams, letters that no
-answer contains are typed one by one; each is timed until it is written to the terminal.
+Runs the real app in a pseudo-terminal and sends a question. While the answer streams, letters that no answer
+contains are typed one by one, and each is timed until it is written to the terminal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class App:
     def __init__(
         self, model: Path | str | None, size: tuple[int, int] = (30, 100), program: Path = INSTALLED
     ) -> None:
-        """model: None for the one used last. size: rows and columns."""
+        """model: if None, the app uses the last one. size: rows and columns."""
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm-256color"
@@ -45,7 +45,7 @@ class App:
         os.write(self.terminal, text.encode())
 
     def until(self, text: str, timeout: float) -> float:
-        """Read until `text` is written to the terminal; return the seconds."""
+        """Read until `text` is written to the terminal; return how long that takes in seconds."""
         began, seen, sign = time.perf_counter(), b"", text.encode()
         while sign not in seen:
             left = began + timeout - time.perf_counter()  # a blinking cursor does not count
@@ -55,7 +55,7 @@ class App:
         return time.perf_counter() - began
 
     def rest(self, seconds: float) -> int:
-        """Read for a while; return the number of bytes."""
+        """Read for a while; return the number of bytes read."""
         end, count = time.perf_counter() + seconds, 0
         while (left := end - time.perf_counter()) > 0:
             if select.select([self.terminal], [], [], left)[0]:
@@ -70,7 +70,7 @@ class App:
 
 
 def measure(model: Path, keys: int) -> list[float]:
-    """Return the seconds that each keypress takes during one long answer."""
+    """Return how long each keypress takes, in seconds, during one long answer."""
     app = App(model)
     try:
         app.until("(0%)", 60)

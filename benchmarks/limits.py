@@ -1,11 +1,11 @@
-"""Plans under a memory limit: whatever is said to fit must load and answer, and nothing may be killed.
+"""Plans under a memory limit: everything that edgechat says fits must load and answer without being killed.
 
     python -m benchmarks.limits [--limits 2 4 8] [MODEL ...]
 
-Needs root and a writable control group hierarchy (version 1 or 2). In a group with that many GiB, two plans
-are loaded and asked something for each model: the default one, and the one with the longest context said to
-fit, found by bisection. Without MODEL: the TinyLlama 1.1B shape in Q4_0, Q8_0 and F16, and the Llama 3.2 3B
-shape in Q8_0, all trained on 131,072 tokens.
+Needs root and a writable control group hierarchy (version 1 or 2). For each limit (in GiB) and model, two
+plans are loaded in a group with that limit and asked something: the default plan, and the one with the
+longest context that is said to fit, found by bisection. Without MODEL, uses the TinyLlama 1.1B shape in Q4_0,
+Q8_0 and F16, and the Llama 3.2 3B shape in Q8_0, all trained on 131,072 tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Group:
 
     folder: Path
     limit: str
-    """Name of the file that holds the limit."""
+    """Name of the file that contains the limit."""
 
     @classmethod
     def make(cls, n_bytes: int) -> Group:
@@ -59,7 +59,7 @@ class Group:
 
 
 def models() -> list[Path]:
-    """Return the models made for this benchmark."""
+    """Return the models that were built for this benchmark."""
     longer = {"llama.context_length": 131072}
     small = [build(Spec(shape=TINYLLAMA, weights=kind, overrides=longer)) for kind in ("Q4_0", "Q8_0", "F16")]
     large = replace(LLAMA_1B, n_layers=28, n_embd=3072, n_heads=24)
@@ -67,7 +67,7 @@ def models() -> list[Path]:
 
 
 async def answers(plan: LoadPlan) -> str:
-    """Load a plan and ask something; return the outcome."""
+    """Load a plan and ask something; return the outcome as text."""
     notes: list[str] = []
     engine = EngineSupervisor(plan, idle_seconds=0, on_note=notes.append)
     try:
@@ -82,7 +82,7 @@ async def answers(plan: LoadPlan) -> str:
 
 
 def longest(path: Path) -> LoadPlan | None:
-    """Return the plan with the longest context said to fit, to within 1,024 tokens."""
+    """Return the plan with the longest context that is said to fit, to within 1,024 tokens."""
     few, many, best = 0, 129, None
     while many - few > 1:
         middle = (few + many) // 2

@@ -1,4 +1,4 @@
-"""pytest plugin for mutation testing: spends no time on shrinking failing examples."""
+"""pytest plugin for mutation testing that saves time by not shrinking failing examples."""
 
 import pytest
 from hypothesis import Phase, settings
@@ -6,6 +6,6 @@ from hypothesis import Phase, settings
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """Replace the profile loaded by tests/conftest.py."""
+    """Replace the Hypothesis profile that tests/conftest.py loads."""
     settings.register_profile("mutation", phases=[Phase.explicit, Phase.generate], database=None)
     settings.load_profile("mutation")

@@ -1,8 +1,8 @@
-"""A conversation many times as long as the context: first token, memory and speed before and after overflow.
+"""A conversation many times longer than the context: first token, memory and speed before and after overflow.
 
     python -m benchmarks.overflow [--context 1024] [--times 20]
 
-Every turn has the same number of new tokens; between turns the engine settles, as it does while a user reads.
+Every turn adds the same number of tokens; between turns the engine settles, as it does while a user reads.
 The engine runs in this process, whose memory is checked after each turn.
 """
 
@@ -26,7 +26,7 @@ from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
 QUESTION, REPLY = 60, 48
-"""Tokens in a turn, without those added by the template."""
+"""Tokens in each question and reply, not counting those added by the template."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Turn:
 
 
 def run(engine: EngineCore, total: int, tell: Callable[[Turn], None]) -> list[Turn]:
-    """Talk until `total` tokens have been exchanged."""
+    """Chat until `total` tokens have been exchanged."""
     process = psutil.Process()
     messages: list[Message] = []
     turns: list[Turn] = []
@@ -92,7 +92,7 @@ def run(engine: EngineCore, total: int, tell: Callable[[Turn], None]) -> list[Tu
 
 
 def report(turns: list[Turn]) -> None:
-    """Compare the figures before and after the first overflow, at the same depths."""
+    """Compare the figures before and after the first overflow at the same depths."""
     first = next(at for at, turn in enumerate(turns) if turn.dropped)
     before, after = turns[1:first], turns[first:]
     depths = [turn.usage_tokens for turn in after]

@@ -1,9 +1,9 @@
-"""A long prompt in chunks: how long its calls take, what chunks cost, and how a stream next to it suffers.
+"""A long prompt in chunks: how long the calls take, what chunks cost, and how a concurrent stream suffers.
 
     python -m benchmarks.prefill [--prompt 1700] [--rounds 3]
 
 The engine runs in this process, so that every decode call can be timed. The reference is the same prompt
-in calls of 512 tokens, the fastest way on this machine.
+in calls of 512 tokens, which is the fastest way on this machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THREADS = 2
 
 
 class Timed(LlamaCppBackend):
-    """A backend that records the seconds and tokens of every call."""
+    """A backend that records the duration in seconds and the number of tokens of every call."""
 
     calls: list[tuple[int, float]]
 
@@ -36,7 +36,7 @@ class Timed(LlamaCppBackend):
         return self._timed(super().decode, parts)
 
     def decode_interruptibly(self, parts: Sequence[BatchPart]) -> Logits:
-        """Time a call that is never interrupted here."""
+        """Time a call, which is never interrupted here."""
         return self._timed(super().decode_interruptibly, parts)
 
     def _timed(self, decode: Callable[[Sequence[BatchPart]], Logits], parts: Sequence[BatchPart]) -> Logits:
@@ -56,7 +56,7 @@ def open_engine(model: Path) -> EngineCore:
 
 
 def whole(engine: EngineCore, n_prompt: int) -> float:
-    """Return the seconds that a prompt takes in the largest possible calls."""
+    """Return how long a prompt takes, in seconds, with calls that are as large as possible."""
     while engine.scheduler.cache.evict():
         pass
     began = time.perf_counter()
@@ -77,7 +77,7 @@ def ask(engine: EngineCore, name: str, n_prompt: int, max_tokens: int) -> None:
 
 
 def alone(engine: EngineCore, name: str, n_prompt: int) -> tuple[float, list[tuple[int, float]]]:
-    """Return the seconds to a prompt's first token with nothing else running, and its calls."""
+    """Return a prompt's time to first token in seconds, with nothing else running, and its calls."""
     Timed.calls.clear()
     began = time.perf_counter()
     ask(engine, name, n_prompt, 1)
@@ -87,7 +87,7 @@ def alone(engine: EngineCore, name: str, n_prompt: int) -> tuple[float, list[tup
 
 
 def beside_a_stream(engine: EngineCore, name: str, n_prompt: int) -> tuple[float, list[float]]:
-    """Return the same for a prompt that arrives during a stream, and the gaps between the stream's tokens."""
+    """Return the same time for a prompt that arrives during a stream, and the gaps in that stream."""
     ask(engine, "stream" + name, 100, 2000)
     stamps: list[float] = []
     asked = 0.0

@@ -1,4 +1,4 @@
-"""Download speed with SHA-256 verification, against huggingface_hub's own download without it.
+"""Compares the speed of downloads with SHA-256 verification to huggingface_hub's own, which lack it.
 
     python -m benchmarks.pull [--size 1024] [--rounds 5] [--folder /dev/shm]
 
@@ -27,7 +27,7 @@ REPO, FILE, COMMIT = "owner/big-GGUF", "big-Q4_0.gguf", "c" * 40
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves the hub's API, its URL of the file, and, after a redirect, the file."""
+    """Serves the hub's API, its URL for the file, and, after a redirect, the file itself."""
 
     protocol_version = "HTTP/1.1"
     file: Path
@@ -112,7 +112,7 @@ def theirs() -> float:
 
 
 def run(side: str, folder: Path, port: str) -> float:
-    """Return the seconds that a download takes in a new process."""
+    """Return how long a download takes in a new process, in seconds."""
     cache = folder / "cache"
     variables = {
         "HF_ENDPOINT": f"http://127.0.0.1:{port}",

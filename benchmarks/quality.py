@@ -1,11 +1,11 @@
-"""Speed of measuring perplexity and divergence, against llama-perplexity, in turns.
+"""Compares the speed of measuring perplexity and divergence with llama-perplexity's, in turns.
 
     python -m benchmarks.quality BASE.gguf MODEL.gguf LLAMA_BIN [--chunks 8] [--rounds 3] [--ctx 512]
 
 Both score the same chunks of the shipped text with the same number of threads: first MODEL's perplexity, then
 its divergence from BASE, using a base file written by llama-perplexity. Times run from the first chunk to the
-last result, without loading; CPU time is given as well, since it says more on a busy machine. LLAMA_BIN is a
-folder with llama-perplexity. The results of both are compared, too.
+last result and exclude loading. CPU time is reported as well, since it is more meaningful on a busy machine.
+LLAMA_BIN is a folder that contains llama-perplexity. The scores are also compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ THREADS = os.cpu_count() or 1
 
 
 class Stopwatch:
-    """Times a child process from `start` until it has been waited for."""
+    """Times a child process from `start` until it has exited and been waited for."""
 
     def __init__(self) -> None:
         self._others = _children_cpu()
@@ -62,7 +62,7 @@ def _children_cpu() -> float:
 def theirs(
     program: Path, model: Path, text: Path, n_ctx: int, n_chunks: int, *more: str
 ) -> tuple[tuple[float, float], str]:
-    """Return the times that llama-perplexity takes from the first chunk on, and its output."""
+    """Return llama-perplexity's times, measured from the first chunk on, and its output."""
     command = [program, "-m", model, "-f", text, "-c", n_ctx, "--chunks", n_chunks, "-t", THREADS, *more]
     said, watch = "", Stopwatch()
     with subprocess.Popen(
@@ -80,7 +80,7 @@ def theirs(
 def ours(
     model: Path, folder: Path, n_ctx: int, n_chunks: int, base_file: str = ""
 ) -> tuple[tuple[float, float], ScoreFile]:
-    """Return the times that edgechat takes from the first chunk on, and the scores."""
+    """Return edgechat's times, measured from the first chunk on, and the scores."""
     n_batch = min(n_ctx, 512)
     plan = LoadPlan(
         model_path=str(model),

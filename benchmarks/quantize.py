@@ -1,14 +1,14 @@
-"""`edgechat quantize --fit` against plain mixtures of the same size: the divergence on held-out text.
+"""Compares `edgechat quantize --fit` with plain mixtures of the same size by divergence on held-out text.
 
     python -m benchmarks.quantize MODEL.gguf --speed LLAMA-QUANTIZE [--rounds 3]
     python -m benchmarks.quantize MODEL.gguf [--sizes Q4_K_M,Q3_K_M] [--chunks 4] [--unround]
 
-MODEL is in F16, or quantized: then its weights are dequantized to F16 first. Such weights lie on the grid of
-their original types, so quantizing to the same types costs almost nothing; --unround moves each weight by up
-to half a step, which makes them like weights that were never quantized.
+MODEL is in F16. If it is quantized instead, its weights are first dequantized to F16. Such weights lie on the
+grid of their original types, so quantizing to the same types costs almost nothing; --unround moves each
+weight by up to half a step, which makes it like a weight that was never quantized.
 
-The importance matrix and the tensors' sensitivities come from one half of the shipped text; the results are
-measured on the other half, with the files themselves.
+The importance matrix and the tensors' sensitivities come from one half of the shipped text; the files
+themselves are then measured on the other half.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def unround(path: Path, quantized: Path) -> None:
             part = np.array(data[start : start + (width << 16)], np.float32).reshape(-1, width)
             gaps = np.diff(np.sort(part, 1), axis=1)
             largest = np.abs(part).max(1, keepdims=True)
-            gaps[gaps < largest / 300] = np.inf  # equal except for rounding to 16 bits
+            gaps[gaps < largest / 300] = np.inf  # equal but for rounding to 16 bits
             step = gaps.min(1, keepdims=True)
             step[~np.isfinite(step)] = 0
             part += random.uniform(-0.5, 0.5, part.shape).astype(np.float32) * step
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Return the seconds that both programs take for Q4_K_M, in turns; outputs are deleted in between."""
+    """Return how long both programs take for Q4_K_M, in turns, in seconds; outputs are deleted in between."""
     seconds: dict[str, list[float]] = {"edgechat": [], "llama-quantize": []}
     source, target = options.model, folder / "out.gguf"
     command = [options.speed, str(source), str(target), "Q4_K_M", str(os.cpu_count())]

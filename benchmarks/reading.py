@@ -4,11 +4,12 @@
 
 lone      prompts of 400, 2,000 and 6,000 tokens (or --sizes) through `edgechat run` and `edgechat serve`,
           relative to llama-bench's rate for the same length and kind of attention, in turns
-newcomer  the first token for a prompt of 355 tokens that arrives during three and seven streams, and the
-          longest gap in those; the same with llama-server and eight slots
-heard     how long a cancel, and a second question, must wait while a long prompt is read, at several depths
+newcomer  the time to first token for a prompt of 355 tokens that arrives during three and seven streams, and
+          the longest gap in those streams; the same with llama-server and eight slots
+heard     how long a cancellation or a second question has to wait while a long prompt is read, at several
+          depths
 
-LLAMA_BIN is a folder with llama-bench and llama-server.
+LLAMA_BIN is a folder that contains llama-bench and llama-server.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CONTEXT = 8192
 SLOTS = 8
 DEPTHS = (300, 1200, 3000)
 ENDS = {"151643": -100, "151645": -100}
-"""Qwen2.5's end tokens, suppressed so that streams outlast the reading of the newcomer's prompt."""
+"""Qwen2.5's end tokens, suppressed so that streams continue until the newcomer's prompt has been read."""
 
 
 def bare(folder: Path, model: Path, n_tokens: int, *, flash: bool) -> float:
@@ -73,7 +74,7 @@ def edgechat(*words: str, home: str, text: str = "") -> Any:
 
 
 def run(model: Path, text: str, home: str) -> tuple[int, float]:
-    """Return the number of tokens in a prompt, and the rate at which `edgechat run` reads it."""
+    """Return the number of tokens in a prompt, and the rate at which `edgechat run` reads them."""
     answer = edgechat("run", str(model), "--max-tokens", "1", home=home, text=text)
     return answer["usage"]["prompt_tokens"], answer["timings"]["prompt_tps"]
 
@@ -104,7 +105,7 @@ async def lone(model: Path, folder: Path, rounds: int, sizes: Sequence[int]) -> 
 
 @contextlib.asynccontextmanager
 async def posted(port: int, path: str, body: dict[str, Any]) -> AsyncIterator[asyncio.StreamReader]:
-    """Send a request to a server; yield the reader of its response. Exiting disconnects."""
+    """Send a request to a server; yield the reader for its response. Exiting disconnects."""
     data = msgspec.json.encode(body)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(
@@ -129,7 +130,7 @@ async def events(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 @contextlib.asynccontextmanager
 async def opened(port: int, text: str, tokens: int) -> AsyncIterator[AsyncIterator[float]]:
-    """Ask a server; yield the times at which pieces of the answer come. Exiting disconnects."""
+    """Ask a server; yield the times at which pieces of the answer arrive. Exiting disconnects."""
     body = {
         "model": "default",
         "messages": [{"role": "user", "content": text}],
@@ -145,7 +146,7 @@ async def opened(port: int, text: str, tokens: int) -> AsyncIterator[AsyncIterat
 
 @contextlib.asynccontextmanager
 async def followed(port: int, prompts: Sequence[str], tokens: int) -> AsyncIterator[list[list[float]]]:
-    """Ask all prompts at once; once each answer is well under way, yield the growing lists of its times."""
+    """Ask all prompts at once; when all answers are well under way, yield their growing lists of times."""
     times: list[list[float]] = [[] for _ in prompts]
 
     async def follow(number: int) -> None:
@@ -168,7 +169,7 @@ async def followed(port: int, prompts: Sequence[str], tokens: int) -> AsyncItera
 
 
 async def beside(port: int, n_streams: int, seed: int) -> tuple[float, float]:
-    """Return the seconds to a newcomer's first token beside `n_streams` streams, and their longest gap."""
+    """Return a newcomer's time to first token beside other streams, and their longest gap, in seconds."""
     prompts = [prompt(60, 7000 + 100 * seed + number) for number in range(n_streams)]
     async with followed(port, prompts, 4000) as times:
         began = time.perf_counter()
@@ -225,9 +226,10 @@ async def peer(
 async def loaded(
     model: Path, folder: Path, context: int, ours: dict[str, str], theirs: dict[str, Sequence[str]]
 ) -> AsyncIterator[dict[str, int]]:
-    """Run all servers to compare, with one slot each; yield their ports by name.
+    """Run all the servers to compare, with one slot each; yield their ports by name.
 
-    ours: the drafts of edgechat's servers, by name. theirs: additional arguments for llama-server, by name.
+    ours: the --draft option of each edgechat server, keyed by name. theirs: additional arguments for each
+    llama-server, keyed by name.
     """
     async with contextlib.AsyncExitStack() as stack:
         ports: dict[str, int] = {}
@@ -241,7 +243,7 @@ async def loaded(
 
 
 async def newcomer(model: Path, folder: Path, rounds: int) -> None:
-    """Measure prompts that arrive during streams, on both servers in turns; one is in memory at a time."""
+    """Measure prompts that arrive during streams, on both servers in turns; one at a time is in memory."""
     for n_streams in (3, 7):
         ours, theirs = [], []
         for number in range(rounds):
@@ -263,7 +265,7 @@ async def newcomer(model: Path, folder: Path, rounds: int) -> None:
 
 
 async def heard(model: Path, rounds: int) -> None:
-    """Measure cancels and second questions while a prompt is read."""
+    """Measure how long cancellations and second questions wait while a prompt is read."""
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=CONTEXT, threads=THREADS)
     engine = EngineSupervisor(plan, idle_seconds=0)
     await engine.start()
@@ -283,7 +285,7 @@ def _request(name: str, text: str) -> ChatRequest:
 
 
 async def _cancelled(engine: EngineSupervisor, depth: int, seed: int) -> float:
-    """Return the seconds from a cancel, made during a call at this depth, to the end."""
+    """Return the seconds from cancelling a request, during a call at this depth, until it ends."""
     reading = await _reading(engine, depth, seed)
     began = time.perf_counter()
     await engine.cancel("long")
@@ -292,7 +294,7 @@ async def _cancelled(engine: EngineSupervisor, depth: int, seed: int) -> float:
 
 
 async def _asked_beside(engine: EngineSupervisor, depth: int, seed: int) -> float:
-    """Return the seconds from a short question, asked during a call at this depth, to its first token."""
+    """Return the seconds from asking a short question, during a call at this depth, to its first token."""
     reading = await _reading(engine, depth, seed)
     began, first = time.perf_counter(), 0.0
     async for event in engine.stream(_request("short", "Hi")):
@@ -316,7 +318,7 @@ async def _reading(engine: EngineSupervisor, depth: int, seed: int) -> asyncio.T
     arrived = asyncio.ensure_future(reached.wait())
     await asyncio.wait([reading, arrived], return_when=asyncio.FIRST_COMPLETED)
     if reading.done():
-        reading.result()  # raises its error
+        reading.result()  # re-raises its error, if any
     await asyncio.sleep(0.7)
     return reading
 

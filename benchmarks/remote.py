@@ -1,11 +1,12 @@
-"""Streams through RemoteEngine, one and four at once, against reading them with curl, in turns.
+"""Compares streaming through RemoteEngine with streaming through curl, in turns, one and four at once.
 
     python -m benchmarks.remote --server llama-server --model FILE.gguf [--rounds 8] [--tokens 128]
     python -m benchmarks.remote --url http://127.0.0.1:8080 --id MODEL [--key KEY]
 
-The server is llama-server (from PATH, or at --server), or one that is already running. Rates count the pieces
-after the first, so that prefill does not matter; curl writes to a pipe that is only read. The CPU time that
-this process takes per piece is printed, too: on a busy machine, that is what counts.
+The server is llama-server (from PATH, or the one given by --server), or one that is already running. Rates
+count the pieces after the first, so that prefill does not matter; curl's output goes to a pipe and is only
+read. The CPU time that this process takes per piece is printed as well; on a busy machine, it is the more
+reliable figure.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ async def measure(url: str, key: str | None, model: str | None, rounds: int, tok
     for at in range(rounds):
         turns = [by_engine(engine, tokens, str(at)), by_curl(url, key, id, tokens)]
         results = {}
-        for turn in turns if at % 2 else turns[::-1]:  # take turns in going first
+        for turn in turns if at % 2 else turns[::-1]:  # alternate which one goes first
             results[turn.__name__] = await turn
         (our_rate, our_text), (their_rate, their_text) = results["by_engine"], results["by_curl"]
         assert our_text.strip() == their_text.strip(), "the texts differ"

@@ -1,10 +1,10 @@
-"""Opening a conversation after a restart: the first token with its state restored from disk, and without.
+"""Reopening a conversation after a restart: time to first token, with and without its state from disk.
 
     python -m benchmarks.reopen [--tokens 2000] [--rounds 3] [--weights Q4_0]
 
-In each round, a worker answers in a chat, the chat is left, and the worker ends. A second worker answers the
-next turn; a third one answers the same turn of a chat that it has never seen. Loading the model is not
-counted.
+In each round, a worker answers in a chat, leaves the chat, and exits. A second worker answers the next turn,
+and a third one answers the same turn in a chat that it has never seen. The time to load the model is not
+included.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.kit import TINYLLAMA, Spec, build
 
 
 async def ask(plan: LoadPlan, chat: str, name: str, messages: tuple[Message, ...]) -> tuple[str, Finished]:
-    """Return the answer of a new worker, which leaves the chat before it ends."""
+    """Return the answer of a new worker, which leaves the chat before it exits."""
     engine = EngineSupervisor(plan, cache_policy=CachePolicy(settle=False))
     await engine.start()
     text = ""
@@ -44,7 +44,7 @@ async def ask(plan: LoadPlan, chat: str, name: str, messages: tuple[Message, ...
 
 
 async def measure(model: Path, tokens: int, rounds: int) -> None:
-    """Print a line per round, and the median."""
+    """Print a line for each round, and the median."""
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=tokens + 512, threads=THREADS)
     ratios = []
     for number in range(rounds):

@@ -1,15 +1,15 @@
-"""`edgechat serve` under load. This process is the load; the server and its worker are two others.
+"""`edgechat serve` under load. This process generates the load; the server and its worker are separate ones.
 
     python -m benchmarks.serving [one batch beside prefix latency ...] [--rounds 10]
 
 one      a stream over HTTP against the same answer from `edgechat run`, in turns
 batch    four and eight streams against a bare batched decode loop of the same size
 beside   the gaps in a stream while a prompt of 1,700 tokens is read
-prefix   the first token after a cached prefix of 1,000 tokens, against that for an empty prompt
-latency  first token and gaps with 1, 4, 8 and 16 clients that ask one question after another
+prefix   the time to first token after a cached prefix of 1,000 tokens, and for an empty prompt
+latency  time to first token and gaps with 1, 4, 8 and 16 clients that ask one question after another
 
-The client is a bare socket: a real one, with its JSON and objects, would take CPU time from the model, which
-uses both cores. Every token of the model is one character, so characters are counted as tokens.
+The client is a bare socket: a real client, with its JSON and objects, would take CPU time from the model,
+which uses both cores. Every token of the model is one character, so characters are counted as tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SMALL = 512
 DEPTH = 200
 
 Arrivals = list[tuple[float, int]]
-"""Times, each with the number of tokens received so far; starts with the time of the question and 0."""
+"""Pairs of a time and the number of tokens received by then, starting with the time of the question and 0."""
 
 
 class _Choice(msgspec.Struct):
@@ -91,7 +91,7 @@ class Server:
 
 
 class _Client(asyncio.Protocol):
-    """Asks one question, and records what arrives and when, to be parsed after timing."""
+    """Asks one question and records what arrives and when; parsing is left until after the timing."""
 
     def __init__(self, question: bytes) -> None:
         self._question = question
@@ -124,7 +124,7 @@ def _tokens(pieces: list[tuple[float, bytes]]) -> Arrivals:
 
 
 class Running:
-    """The server's process; `async with` yields it once it is ready."""
+    """The server's process; `async with` waits until it is ready."""
 
     def __init__(self, model: Path, context: int = CONTEXT, *, draft: str = "none") -> None:
         self._home = tempfile.TemporaryDirectory(prefix="edgechat-serving-")
@@ -203,7 +203,7 @@ class Run:
 
 
 def rate(arrivals: Arrivals, until: int) -> float:
-    """Return the tokens/s from the first token to number `until`."""
+    """Return the tokens/s between the first token and token number `until`."""
     inside = [one for one in arrivals[1:] if one[1] <= until]
     (first, n_first), (last, n_last) = inside[0], inside[-1]
     return (n_last - n_first) / (last - first)
@@ -233,8 +233,8 @@ async def together(server: Server, number: int, n: int, tokens: int) -> list[Arr
 async def one(model: Path, rounds: int) -> None:
     """Compare a stream over HTTP with `edgechat run`.
 
-    The context is small, so that both compute over the same number of cells: those left by earlier answers
-    cost just as much.
+    The context is small, so that both attend to the same number of cells: cells left over from earlier
+    answers cost just as much.
     """
     tokens = 64
     rates = []
@@ -300,7 +300,7 @@ async def beside(model: Path, rounds: int) -> None:
 
 
 async def prefix(model: Path, rounds: int) -> None:
-    """Measure the first token after a cached prefix."""
+    """Measure the time to first token after a cached prefix."""
     system = question("You know all of this:", 1024)
     known, empty = [], []
     async with Running(model) as server:
@@ -318,7 +318,7 @@ async def prefix(model: Path, rounds: int) -> None:
 
 
 async def latency(model: Path, rounds: int) -> None:
-    """Measure the first token and gaps by the number of clients."""
+    """Measure the time to first token and the gaps for different numbers of clients."""
     tokens, seconds = 32, 4.0 * rounds
     print(f"prompts of 64 tokens, {tokens} tokens an answer; milliseconds, p50 / p95 / p99")
     print("| clients | answers | tokens/s | first token | gap between tokens |\n|---|---|---|---|---|")

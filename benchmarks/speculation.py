@@ -1,4 +1,4 @@
-"""Speculation against plain decoding and every fixed draft length, with pairs of known agreement.
+"""Compares speculation with plain decoding and with every fixed draft length, for pairs of known agreement.
 
     python -m benchmarks.speculation live   [--rounds 10] [--tokens 64] [--streams 1] [--pairs 0.05,useless]
     python -m benchmarks.speculation record [--positions 60]       -> .models/speculation-traces.json
@@ -6,18 +6,19 @@
     python -m benchmarks.speculation replay
     python -m benchmarks.speculation copy   [--rounds 10] [--weights F16,Q4_0,mlx-F32,4bit]
 
-live: the engine, in this process, decodes from one prompt in turns: plain, with drafts of each fixed length,
-and with the controller. The best fixed length is chosen on one half of the rounds and scored on the other.
-record: for each position in a text, what the draft would propose, how sure it is, and how much is accepted.
-costs: the time of calls with 1 to 16 rows, and of drafting a token. replay: runs the controller and every
-fixed length on these records, free of noise. copy: a text is repeated with one word changed, and n-grams
-draft; the calls are real, but the tokens are forced, since random weights copy nothing.
+live: the engine, in this process, decodes from the same prompt in turns: plain, with drafts of each fixed
+length, and with the controller. The best fixed length is chosen on one half of the rounds and scored on the
+other. record: for each position in a text, what the draft would propose, how confident it is, and how many of
+the tokens are accepted. costs: the time of calls with 1 to 16 rows, and of drafting a token. replay: runs the
+controller and every fixed length on these records, which contain no noise. copy: a text is repeated with one
+word changed, and the drafts come from n-grams; the calls are real, but the tokens are forced, since random
+weights copy nothing.
 
-The target has 24 layers of 1024 and a vocabulary of 32000 (0.43B); the draft is its first layer (0.08B).
-Weights in 4bit, 8bit, mlx-F16 and mlx-F32 are for MLX, the others for llama.cpp. MLX is slow on a CPU: there
-its models have 24 layers of 256 and a vocabulary of 4096.
+The target has 24 layers of 1024 and a vocabulary of 32000 (0.43B); the draft is its first layer (0.08B). The
+weights 4bit, 8bit, mlx-F16 and mlx-F32 are for MLX, the others for llama.cpp. MLX is slow on CPUs, so its
+models have 24 layers of 256 and a vocabulary of 4096 there.
 
-eps scales what the other layers add: at 0, target and draft agree. "useless" is a draft with other random
+eps scales what the other layers add: at 0, target and draft agree. "useless" is a draft with different random
 weights.
 """
 
@@ -62,7 +63,7 @@ SMALL = Shape(n_layers=24, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4)
 THREADS = 2
 LOADING: dict[str, Any] = {"threads": THREADS, "n_outputs_max": 32, "n_ubatch": 512, "flash_attention": True}
 PROMPTS = 6
-"""Greedy text from random weights soon repeats itself; other prompts lead to other loops."""
+"""Greedy text from random weights soon repeats itself; different prompts lead to different loops."""
 
 
 def prompt(number: int) -> str:
@@ -150,7 +151,7 @@ def open_engine(weights: str, pair: str) -> EngineCore:
 def decode(
     engine: EngineCore, controller: Controller, temperature: float, tokens: int, number: int, streams: int = 1
 ) -> tuple[float, Finished]:
-    """Return the tokens/s of one or several replies at once, and the end of one of them."""
+    """Return the tokens/s of one or several replies at once, and the Finished event of one of them."""
     engine.speculation.controller = controller
     for stream in range(streams):
         said = prompt((number + stream) % PROMPTS)
@@ -179,7 +180,7 @@ def live(
     rates: dict[str, list[float]] = {name: [] for name in runs}
     decode(engine, Fixed(2), temperature, 16, 0)
     first, _ = decode(engine, adaptive, temperature, tokens, 3, streams)
-    for number in (4, 5, 3):  # earlier replies: users have chatted before, and what was learned is kept
+    for number in (4, 5, 3):  # as if the user had chatted before: what was learned is kept
         decode(engine, adaptive, temperature, tokens, number, streams)
     last = None
     for number in range(rounds):
@@ -215,7 +216,7 @@ def live(
 
 
 def mean(rates: Sequence[float]) -> float:
-    """Return the harmonic mean, which is the overall rate when each covers the same number of tokens."""
+    """Return the harmonic mean, which is the overall rate if each rate covers the same number of tokens."""
     return statistics.harmonic_mean(rates)
 
 
@@ -245,7 +246,7 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
             found = verify(sampler, rows, stream.tokens, guess)
             classes.append(guess.confidence)
             stood.append(len(found) - 1)
-            # Advance one token, drawn as if nothing had been drafted.
+            # Advance by one token, sampled as if nothing had been drafted.
             stream.tokens.append(found[0] if temperature <= 0 else sampler.choose(rows[0], stream.tokens))
             backend.truncate(0, at + 1)
         drafter.forget(stream)
@@ -267,7 +268,7 @@ def _stream(tokens: list[int], sampler: Sampler) -> Stream:
 
 
 def costs(weights: str, rounds: int = 25) -> dict[str, Any]:
-    """Return the seconds of calls with 1 to 16 rows, and of drafting a token: medians of paired rounds."""
+    """Return the median seconds of calls with 1 to 16 rows and of drafting a token, in paired rounds."""
     target, draft = models(weights, "0.05")
     backend, small = load(target), load(draft)
     depth = 400
@@ -359,7 +360,7 @@ class Replay:
             at += stood + 1
             if self.drawn:  # a drawn token would have led away from the recorded text
                 at = next(places)
-            elif at >= len(self.stood):  # go round again, through other positions
+            elif at >= len(self.stood):  # start over, through other positions
                 rounds += 1
                 at = rounds % 7
         return made / spent
@@ -387,7 +388,7 @@ def replay(tokens: int) -> None:
 
 
 class Forced(Sampler):
-    """Takes its tokens from a script, whatever the logits."""
+    """Takes its tokens from a script and ignores the logits."""
 
     def __init__(self, script: Sequence[int]) -> None:
         super().__init__(Sampling(temperature=0))

@@ -1,15 +1,15 @@
-"""Time until something happens: short commands, the first word of an answer, the app's first frame.
+"""Startup times: short commands, the first word of an answer, the app's first frame.
 
     python -m benchmarks.startup [--rounds 15] [--program dist/edgechat-VERSION-OS-ARCH/edgechat]
     python -m benchmarks.startup --commands
     python -m benchmarks.startup --servers 3
 
-Short commands take turns with `python -c pass`, and are compared with it round by round: in wall time, and in
+Short commands take turns with `python -c pass` and are compared with it round by round: in wall time, and in
 CPU time, which other programs disturb less. With --commands, nothing else is measured. --program compares the
-packaged program with the installed one, in turns; --servers compares a home whose mcp.json has that many tool
-servers with an empty one. The first word is the guide's, from the start of the process to the first byte of
-its answer; three edgechat processes take part. The first frame is timed until the first bytes that draw its
-text, in a pseudo-terminal of 100 x 30 that does not respond to queries.
+packaged program with the installed one, in turns. --servers compares a home folder whose mcp.json has that
+many tool servers with an empty one. The first word is the guide's, timed from the start of the process to the
+first byte of its answer; three edgechat processes are involved. The first frame is timed until the first
+bytes that draw its text, in a 100 x 30 pseudo-terminal that does not respond to queries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from benchmarks.keypress import INSTALLED, App
 
 
 def compare_commands(rounds: int, home: Path, full: Path) -> None:
-    """Print the times of short commands relative to `python -c pass`; `full`: a home with 200 models."""
+    """Print the times of short commands relative to `python -c pass`.
+
+    full: a home folder with 200 models.
+    """
     commands = {
         "python -c pass": ([sys.executable, "-c", "pass"], home),
         "edgechat --version": ([INSTALLED, "--version"], home),
@@ -62,7 +65,7 @@ def compare_commands(rounds: int, home: Path, full: Path) -> None:
 
 
 def _times(command: list[str | Path], home: Path) -> tuple[float, float]:
-    """Return the wall and CPU seconds that a command takes, with its own home."""
+    """Return the wall time and CPU time that a command takes with its own home folder, in seconds."""
     import resource
 
     unset = ("EDGECHAT_HOME", "PYTHONDONTWRITEBYTECODE", "HF_HOME", "XDG_CACHE_HOME")
@@ -86,7 +89,7 @@ def write_models(home: Path, count: int) -> None:
 
 
 def version(program: Path) -> float:
-    """Return the seconds that `edgechat --version` takes."""
+    """Return how long `edgechat --version` takes, in seconds."""
     began = time.perf_counter()
     subprocess.run([program, "--version"], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began

@@ -3,7 +3,7 @@
     python -m benchmarks.store [--chats 1000] [--turns 50]
 
 The text consists of words with the frequencies of natural language (Zipf's law), about 400 characters per
-turn. Each figure is the median of several calls through the store's own thread, with the slowest next to it.
+turn. Each figure is the median of several calls through the store's own thread, next to the slowest of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPEATS = 15
 
 
 class Writer:
-    """Generates text from a fixed seed; a rare word occurs in one of a thousand."""
+    """Generates text from a fixed seed; one text in a thousand contains a rare word."""
 
     def __init__(self) -> None:
         self.random = random.Random(7)
@@ -83,7 +83,7 @@ def turn_of(chat_id: str, text: str, parent: str | None, at: int, when: float) -
 
 
 async def timed(work: Callable[[], Awaitable[object]], repeats: int = REPEATS) -> list[float]:
-    """Return the milliseconds of each call."""
+    """Return how long each call takes, in milliseconds."""
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()

@@ -1,13 +1,14 @@
-"""Streaming through the worker against a bare llama_decode loop: same model, threads and depth.
+"""Compares streaming through the worker with a bare llama_decode loop: same model, threads and depth.
 
     python -m benchmarks.streaming [--model FILE] [--rounds 40] [--depth 256] [--tokens 32]
     python -m benchmarks.streaming --backend mlx [--model FOLDER]     against mlx-lm's generate_step
 
 Short rounds alternate between the two, so that noise affects both equally; each starts at the same depth,
-from the cache. The ratio covers all rounds, and the spread over the rounds is printed with it. The bare loop
-takes its next token from a fixed list, without sampling or text. `edgechat` samples (temperature 0.8 by
-default), produces text, and sends every token to another process, which writes it to /dev/null. mlx-lm's
-generate_step samples in the same way, and starts computing the next token before the current one is known.
+with the cells before it cached. The ratio covers all rounds, and is printed with the spread over the rounds.
+The bare loop takes its next token from a fixed list, without sampling or producing text. `edgechat` samples
+(temperature 0.8 by default), produces text, and sends every token to another process, which writes it to
+/dev/null. mlx-lm's generate_step samples in the same way, and starts computing the next token before the
+current one is known.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from tests.kit import NOT_PRINTABLE, TINYLLAMA, Shape, Spec, build
 THREADS = 2
 LARGE = Spec(shape=TINYLLAMA, weights="4bit", n_vocab=32000)
 SMALL = Spec(shape=Shape(n_layers=8, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4), n_vocab=4096)
-"""MLX is not made for CPUs: there, a token of this model takes as long as one of the large model on a GPU."""
+"""MLX is not made for CPUs, where a token of this model takes as long as one of the large model on a GPU."""
 _TRIES = 4
-"""How many times as many rounds to try, since a real model's reply may be too short to count."""
+"""Try up to this many times the requested rounds, since replies of a real model may be too short to count."""
 MUTE = (*NOT_PRINTABLE, *range(259, 32000))
-"""Tokens to suppress, so that replies are printable and are tokenized as they were written."""
+"""Tokens to suppress, so that replies are printable and tokenize to what the model generated."""
 
 
 class Bare:
@@ -61,7 +62,7 @@ class Bare:
         self.context = lib.llama_init_from_model(self.model, params)
 
     def run(self, depth: int, tokens: int) -> float:
-        """Go to `depth`; return the tokens/s of decoding `tokens` one by one."""
+        """Move to `depth`; return the tokens/s when decoding `tokens` one by one."""
         self._go_to(depth)
         began = time.perf_counter()
         for i in range(tokens):
@@ -70,7 +71,7 @@ class Bare:
         return tokens / (time.perf_counter() - began)
 
     def read(self, depth: int, tokens: int) -> float:
-        """Go to `depth`; return the tokens/s of reading up to 512 tokens in one call."""
+        """Move to `depth`; return the tokens/s when reading up to 512 tokens in one call."""
         self._go_to(depth)
         began = time.perf_counter()
         self._decode([5 + i % 200 for i in range(tokens)])
@@ -106,7 +107,7 @@ class GenerateStep:
         self._sampler = make_sampler(temp=temperature, top_p=same.top_p, min_p=same.min_p, top_k=same.top_k)
 
     def run(self, depth: int, tokens: int) -> float:
-        """Go to `depth`; return the tokens/s of decoding, without the first token."""
+        """Move to `depth`; return the decoding tokens/s, not counting the first token."""
         from mlx_lm.generate import generate_step
         from mlx_lm.models.cache import trim_prompt_cache
 
@@ -173,7 +174,7 @@ async def measure(
     for number in range(_TRIES * rounds):
         if len(rows) == rounds:
             break
-        # In the kit's models, each letter is a token.
+        # For the kit's models, each letter is one token.
         text = long_task(depth, number) if real else "x" * (depth - 24)
         if found := await through_worker(engine, text, number, tokens, temperature):
             worker, seen, reached = found

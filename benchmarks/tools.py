@@ -2,13 +2,14 @@
 
     python -m benchmarks.tools MODEL.gguf [--llama LLAMA_BIN] [--tasks 1,2,3] [-v]
 
-The model is asked about a small project written for this, with the tools list_files, read_file and
-search_files for its folder, at temperature 0. A task is solved if the answer contains the required words.
+The model is asked about a small project written for this purpose. It has the tools list_files, read_file and
+search_files for the project's folder, and temperature 0. A task is solved if the answer contains the required
+words.
 
 edgechat      a chat's own loop: `ChatSession.answer`, in this process, with everything permitted
 llama-server  a bare client of /v1/chat/completions with the same tools and the same limit on rounds (--jinja)
 
-LLAMA_BIN is a folder with llama-server.
+LLAMA_BIN is a folder that contains llama-server.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ async def in_chat(model: Path, folder: Path, run: Callable[[str, Asking], Awaita
 async def by_client(
     model: Path, folder: Path, llama: Path, run: Callable[[str, Asking], Awaitable[None]]
 ) -> None:
-    """Run the tasks on llama-server, with a client that only carries out calls."""
+    """Run the tasks on llama-server, with a client that does nothing but carry out calls."""
     tools = await ToolRegistry().open([f"files:{folder}"])
     functions = [
         {
@@ -232,7 +233,7 @@ async def by_client(
 async def by_hand(
     client: httpx2.AsyncClient, tools: ToolSet, functions: list[dict[str, Any]], question: str
 ) -> Answered:
-    """Ask, and carry out calls until there are none left."""
+    """Ask, and carry out calls until the model makes no more."""
     answered = Answered()
     messages: list[dict[str, Any]] = [{"role": "user", "content": ASKED.format(question=question)}]
     body = {"messages": messages, "tools": functions, "temperature": 0, "max_tokens": MOST_TOKENS}
@@ -261,7 +262,7 @@ async def by_hand(
 
 
 async def told(name: str, ask: Asking, tasks: Sequence[int], verbose: bool) -> None:
-    """Print how many tasks are solved, and which ones are not."""
+    """Print how many tasks are solved and which ones are not."""
     wrong, computed, prompts, calls = list[int](), 0, 0, 0
     began = time.perf_counter()
     for number in tasks:

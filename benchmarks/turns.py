@@ -1,11 +1,11 @@
-"""What a new turn has to compute: prompt tokens that are not in the cache after the last reply.
+"""What a new turn has to compute: the prompt tokens that are not in the cache after the last reply.
 
     python -m benchmarks.turns [--templates FOLDER] [--vocab FILE.gguf] [--turns 4] [--speed]
 
-Covers every template, with and without a system prompt, with and without thinking in the replies. For the
-prompts of turns 2 to 4, it counts the tokens beyond the prefix shared with the last prompt and the reply as
-generated ("kept"), and beyond what settling has computed in idle time ("settled"). The question and the
-generation prompt are always new. No model runs; without --vocab, tokens are bytes.
+Covers every template, with and without a system prompt, and with and without thinking in the replies. For the
+prompts of turns 2 to 4, it counts the tokens beyond the prefix shared with the last prompt and its reply as
+generated ("kept"), and the tokens beyond what settling has computed while idle ("settled"). The question and
+the generation prompt are always new. No model runs; without --vocab, tokens are bytes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def vocabulary_of(path: Path | None) -> Iterator[Vocabulary]:
 
 
 def generated(marks: Marks | None, reply: Message, *, opened: bool) -> str:
-    """Return the text that the model generates when the front end gets `reply`."""
+    """Return the text that the model must have generated if the front end receives `reply`."""
     if marks is None or not reply.thinking:
         return reply.content
     begin = "" if opened else marks.open + "\n" * (marks.open[-1] == ">" and "<|" not in marks.open)
@@ -78,7 +78,7 @@ def shared(one: list[int], other: list[int]) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn's prompt needs beyond what is already there, in tokens."""
+    """Tokens in one turn's prompt: those of the question, and those beyond what is cached or settled."""
 
     new: int
     kept: int
@@ -126,7 +126,7 @@ def table(folder: Path, vocabulary: Vocabulary, process: RestartingChild, n: int
 
 
 def speed(folder: Path, vocabulary: Vocabulary, process: RestartingChild) -> None:
-    """Print the milliseconds that building the prompts of a long chat takes."""
+    """Print how many milliseconds it takes to build the prompts of a long chat."""
     columns = ("render", "tokens", "first of", "of", "next")
     print(f"\n{f'ms, a chat of {LONG} tokens':42} " + " ".join(f"{column:>8}" for column in columns))
     for path in sorted(folder.glob("*.jinja")):
@@ -136,7 +136,7 @@ def speed(folder: Path, vocabulary: Vocabulary, process: RestartingChild) -> Non
 
 
 def times_of(template: ChatTemplate, vocabulary: Vocabulary) -> list[float]:
-    """Return the milliseconds for each column of `speed`."""
+    """Return the milliseconds for each column that `speed` prints."""
     each = len(vocabulary.tokenize(QUESTION + ANSWER, bos=False, special=False)) + 10
     messages = [
         message
@@ -156,7 +156,7 @@ def times_of(template: ChatTemplate, vocabulary: Vocabulary) -> list[float]:
 
 
 def milliseconds(work: Callable[[], object], rounds: int = 5) -> float:
-    """Return the median time of a few rounds."""
+    """Return the median time of a few rounds, in milliseconds."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Models with draft heads as wide as real ones: those from tests/kit/heads, padded with zeros.
+"""Models whose draft heads are as wide as real ones: those from tests/kit/heads, padded with zeros.
 
-They generate the same text. Normalizing 64 channels among zeros scales them up; the weights of the norms
-compensate for it.
+They generate the same text as the originals. Normalizing 64 channels among zeros scales them up, which the
+weights of the norms compensate for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.kit.tokenizers import byte_tokenizer
 WIDTH, N_FF, N_EXPERT_FF, N_VOCAB = 1024, 3072, 1024, 32768
 N_LAYERS = {"qwen35": 24, "glm4_moe": 16}
 _EVERY = {"qwen35": 4, "glm4_moe": 1000}
-"""Among this many layers, one is like the last."""
+"""One in this many layers is like the last one."""
 _ROWS = re.compile(
     r"(ffn_(gate|up)(_shexp|_exps)?|ffn_gate_inp|attn_(q|k|v|qkv|gate)|ssm_(beta|alpha))\.weight$"
 )
@@ -35,7 +35,7 @@ Array = npt.NDArray[np.float32]
 
 
 def wide(kind: str, folder: Path, *, eps: float) -> Path:
-    """Return the path of a model in Q8_0, as deep as N_LAYERS says; write it first if necessary."""
+    """Return the path of a model in Q8_0 with N_LAYERS layers, writing it first if necessary."""
     path = folder / f"wide-{kind}-{eps:g}-Q8_0.gguf"
     if path.exists():
         return path
@@ -73,7 +73,7 @@ def _add(writer: gguf.GGUFWriter, name: str, array: Array) -> None:
 
 
 def _deepened(tensors: Mapping[str, Array], n_old: int, n: int, every: int) -> dict[str, Array]:
-    """Return tensors for n layers and the head: copies that add nothing come before the old layers."""
+    """Return tensors for n layers and the head; copies that add nothing come before the old layers."""
     found = {name: array for name, array in tensors.items() if not name.startswith("blk.")}
     for layer in range(n + 1):
         old = layer - (n - n_old)

@@ -6,11 +6,11 @@ split  two workers on this machine, with different amounts of memory, take all l
        local one, and each process must grow as planned
 traffic  one worker has all layers: the bytes on the wire per token and per prompt token, including ssh's
        overhead, and the bytes that the forecast counts; they do not depend on how busy the machine is
-links  one worker has all layers, behind a link of 1 Gbit/s and 0.3 ms, of 100 Mbit/s and 2 ms (longer round
-       trips), or directly: tokens/s, predicted and measured, in turns
+links  one worker has all layers and is reached directly, or through a link of 1 Gbit/s and 0.3 ms or one of
+       100 Mbit/s and 2 ms (longer round trips): tokens/s, predicted and measured, in turns
 
-Needs OpenSSH's server. The links are a proxy (tests/remote/link.py) in front of a real sshd. Default MODEL:
-the TinyLlama shape in Q4_0.
+Needs OpenSSH's server. The links are a proxy (tests/remote/link.py) in front of a real sshd. MODEL defaults
+to the TinyLlama shape in Q4_0.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ QUESTION = "Describe a day at the sea, from the first light to the last."
 
 
 def placed(model: Path, *addresses: str, split: tuple[int, ...] = ()) -> LoadPlan:
-    """Return a plan with all layers on these workers, whether or not that is fast."""
+    """Return a plan with all layers on these workers, no matter how slow that is."""
     local = prepare(str(model), REQUEST)
     header = read_model(model)
     split = split or (header.n_layers + 1,)
@@ -99,7 +99,7 @@ async def prompt_calls(engine: EngineSupervisor, question: str) -> int:
 
 
 def unmeasured(sshd: Sshd, name: str, port: int | None = None) -> str:
-    """Return the address of a worker that does not have to measure its speed first."""
+    """Return the address of a worker that need not measure its speed first."""
     cpu = read_cpu()
     store_speed(msgspec.structs.replace(guessed(1e11, 1e12), measured=1.0), cpu, KEY + cpu.name)
     shutil.copytree(paths.cache_dir(), sshd.home(name) / "cache", dirs_exist_ok=True)
@@ -107,7 +107,7 @@ def unmeasured(sshd: Sshd, name: str, port: int | None = None) -> str:
 
 
 async def split(model: Path, sshd: Sshd, n: int) -> None:
-    """Print whether the text equals the local one, and how much memory each worker took."""
+    """Print whether the text equals the local one and how much memory each worker took."""
     n_parts = read_model(model).n_layers + 1
     first = n_parts // 3
     plan = placed(model, unmeasured(sshd, "small"), unmeasured(sshd, "large"), split=(first, n_parts - first))
@@ -131,7 +131,7 @@ async def split(model: Path, sshd: Sshd, n: int) -> None:
 
 
 async def traffic(model: Path, sshd: Sshd, n: int) -> None:
-    """Print the bytes on the wire per token, and the bytes that the forecast counts."""
+    """Print the bytes on the wire per token and the bytes that the forecast counts."""
     with SlowLink(sshd.port, rate=1e9, delay=0.0) as wire:
         plan = placed(model, unmeasured(sshd, "one", wire.port))
         engine = EngineSupervisor(plan)
@@ -156,7 +156,7 @@ async def traffic(model: Path, sshd: Sshd, n: int) -> None:
 
 
 async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
-    """Print the predicted and measured tokens/s over each link."""
+    """Print the predicted and measured tokens/s for each link."""
     ratios: dict[str, list[tuple[float, float]]] = {name: [] for name in LINKS}
     for number in range(n_rounds):
         for name, link in LINKS.items():
@@ -175,7 +175,7 @@ async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
                 _, speed = await reply(engine, n)
                 await engine.close()
                 assert plan.forecast is not None
-                # Includes the prompt before it.
+                # The depth includes the prompt.
                 predicted = 1 / plan.forecast.decoding(40 + n / 2)
                 ratios[name].append((predicted, speed))
                 up, down = (getattr(tunnel.link, way) / 1e6 for way in ("up", "down"))  # type: ignore[union-attr]
@@ -194,7 +194,7 @@ async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
 
 @contextlib.contextmanager
 def homes() -> Iterator[Sshd]:
-    """Run an sshd; this machine and the workers store what they learn in a temporary folder."""
+    """Run an sshd; what this machine and the workers learn is stored in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["EDGECHAT_HOME"] = str(folder / "here")
