@@ -15,7 +15,7 @@ numpy.
 passages of 300 tokens for one question, using a model the size of bge-reranker-v2-m3 with random weights.
 
 index: files made from the corpus's paragraphs are indexed in a separate process, whose peak memory is
-printed; then the index is searched for the questions.
+printed; then the questions are run against the index.
 """
 
 from __future__ import annotations

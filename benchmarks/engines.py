@@ -2,11 +2,11 @@
 
     python -m benchmarks.engines MODEL.gguf vllm:FOLDER ... [--prompts 64 1024] [--clients 1 8 32]
 
-Each engine is planned and started as `edgechat run` would, and runs alone while it is asked; to make them
-take turns, name the models repeatedly. Each prompt consists of different words and has about the given number
-of tokens. The output shows the total tokens/s of all clients, counting only replies; the median time to first
-token; the gaps between pieces (median and 95th percentile); the memory of the engine's processes (unshared,
-if the system reports it); and the startup time.
+Each engine is planned and started the way `edgechat run` does it, and runs alone while it is asked; to make
+them take turns, name the models repeatedly. Each prompt consists of different words and has about the given
+number of tokens. The output shows the total tokens/s of all clients, counting only replies; the median time
+to first token; the gaps between pieces (median and 95th percentile); the memory of the engine's processes
+(unshared, if the system reports it); and the startup time.
 """
 
 from __future__ import annotations

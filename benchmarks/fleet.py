@@ -116,7 +116,7 @@ def most(fits: Callable[[int], bool], limit: int = 4096) -> int:
 
 
 def crowd(costs: Costs, habit: Habit, n_people: int, **options: Any) -> Report:
-    """Simulate `n_people` after a ten-minute warm-up; the fewer they are, the longer the simulated time."""
+    """Simulate `n_people` after a ten-minute warm-up; with fewer people, the simulation covers more time."""
     people = [Person(number, habit, seed=1) for number in range(n_people)]
     fleet = Fleet(costs, people, system=habit.system, **options)
     return fleet.simulate(span(habit, n_people), warm=600)

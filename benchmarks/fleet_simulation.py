@@ -34,9 +34,9 @@ class Costs:
     cell_seconds: float
     """Seconds added for each cell that the streams attend to."""
     token_seconds: float
-    """Seconds added for each prompt token in the same call."""
-    pair_seconds: float
     """Seconds added for each prompt token in a call."""
+    pair_seconds: float
+    """Seconds added for each pair of a prompt token and a cell before it."""
     cells: int
     """Capacity of the KV cache in tokens."""
     cell_bytes: int

@@ -118,7 +118,7 @@ def said(n_tokens: int, seed: int) -> tuple[Message, ...]:
 async def answer(
     engine: EngineSupervisor, seed: int, *, prompt: int = 200, tokens: int = 128, temperature: float = 0.8
 ) -> Finished:
-    """Ask something; return the answer's Finished event."""
+    """Ask for an answer; return its Finished event."""
     request = ChatRequest(
         id=str(time.perf_counter_ns()),
         messages=said(prompt, seed),

@@ -1,4 +1,4 @@
-"""A long prompt in chunks: how long the calls take, what chunks cost, and how a concurrent stream suffers.
+"""A long prompt in chunks: how long the calls take, what chunks cost, and what they do to another stream.
 
     python -m benchmarks.prefill [--prompt 1700] [--rounds 3]
 
@@ -87,7 +87,7 @@ def alone(engine: EngineCore, name: str, n_prompt: int) -> tuple[float, list[tup
 
 
 def beside_a_stream(engine: EngineCore, name: str, n_prompt: int) -> tuple[float, list[float]]:
-    """Return the same time for a prompt that arrives during a stream, and the gaps in that stream."""
+    """Return the time to first token for a prompt that arrives during a stream, and the stream's gaps."""
     ask(engine, "stream" + name, 100, 2000)
     stamps: list[float] = []
     asked = 0.0

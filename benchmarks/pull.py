@@ -1,4 +1,4 @@
-"""Compares the speed of downloads with SHA-256 verification to huggingface_hub's own, which lack it.
+"""Speed of downloads with SHA-256 verification, compared with huggingface_hub's own, which skip it.
 
     python -m benchmarks.pull [--size 1024] [--rounds 5] [--folder /dev/shm]
 
@@ -95,7 +95,7 @@ def ours() -> float:
             """Print a message; none is expected."""
             print(text, file=sys.stderr)
 
-    import huggingface_hub  # noqa: F401  (tells the token)
+    import huggingface_hub  # noqa: F401  (provides the token)
 
     began = time.perf_counter()
     listing = list_repo(REPO, None)

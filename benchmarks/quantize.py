@@ -83,7 +83,7 @@ def unround(path: Path, quantized: Path) -> None:
             part = np.array(data[start : start + (width << 16)], np.float32).reshape(-1, width)
             gaps = np.diff(np.sort(part, 1), axis=1)
             largest = np.abs(part).max(1, keepdims=True)
-            gaps[gaps < largest / 300] = np.inf  # equal but for rounding to 16 bits
+            gaps[gaps < largest / 300] = np.inf  # equal except for rounding to 16 bits
             step = gaps.min(1, keepdims=True)
             step[~np.isfinite(step)] = 0
             part += random.uniform(-0.5, 0.5, part.shape).astype(np.float32) * step
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Return how long both programs take for Q4_K_M, in turns, in seconds; outputs are deleted in between."""
+    """Return both programs' times for Q4_K_M, in seconds; they take turns, and outputs are deleted."""
     seconds: dict[str, list[float]] = {"edgechat": [], "llama-quantize": []}
     source, target = options.model, folder / "out.gguf"
     command = [options.speed, str(source), str(target), "Q4_K_M", str(os.cpu_count())]

@@ -243,7 +243,7 @@ async def loaded(
 
 
 async def newcomer(model: Path, folder: Path, rounds: int) -> None:
-    """Measure prompts that arrive during streams, on both servers in turns; one at a time is in memory."""
+    """Measure prompts that arrive during streams, on both servers in turns; only one is loaded at a time."""
     for n_streams in (3, 7):
         ours, theirs = [], []
         for number in range(rounds):

@@ -3,7 +3,7 @@
     python -m benchmarks.sampling [--rounds 60]
 
 The logits are random, with a few likely tokens as in real models. Between tokens, a hundred megabytes are
-read in place of weights, so that nothing is left in the CPU's caches. The settings take turns.
+read, as the weights would be, so that nothing is left in the CPU's caches. The settings take turns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def row(n_vocab: int, seed: int) -> Logits:
 
 
 def measure(n_vocab: int, rounds: int) -> dict[str, float]:
-    """Return the median milliseconds per token with each setting, and for finding the maximum of a row."""
+    """Return the median time in milliseconds to sample a token with each setting, or to find a maximum."""
     logits = np.zeros(n_vocab, np.float32)  # one buffer for all tokens, as in llama.cpp
     weights = np.zeros(25_000_000, np.float32)
     samplers = {name: Sampler(sampling) for name, sampling in SETTINGS.items()}

@@ -5,7 +5,7 @@
     python -m benchmarks.startup --servers 3
 
 Short commands take turns with `python -c pass` and are compared with it round by round: in wall time, and in
-CPU time, which other programs disturb less. With --commands, nothing else is measured. --program compares the
+CPU time, which other programs affect less. With --commands, nothing else is measured. --program compares the
 packaged program with the installed one, in turns. --servers compares a home folder whose mcp.json has that
 many tool servers with an empty one. The first word is the guide's, timed from the start of the process to the
 first byte of its answer; three edgechat processes are involved. The first frame is timed until the first

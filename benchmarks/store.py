@@ -42,7 +42,7 @@ class Writer:
         self._shares = list(itertools.accumulate(1 / (rank + 3) for rank in range(len(self.words))))
 
     def text(self, characters: int = 400) -> str:
-        """Return a few lines, one in seven with code or non-English letters."""
+        """Return a few lines; about one text in seven contains code or non-English letters."""
         words = self.random.choices(self.words, cum_weights=self._shares, k=characters // 5)
         if self.random.random() < 0.001:
             words[len(words) // 2] = RARE

@@ -38,7 +38,7 @@ from tests.kit import NOT_PRINTABLE, TINYLLAMA, Shape, Spec, build
 THREADS = 2
 LARGE = Spec(shape=TINYLLAMA, weights="4bit", n_vocab=32000)
 SMALL = Spec(shape=Shape(n_layers=8, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4), n_vocab=4096)
-"""MLX is not made for CPUs, where a token of this model takes as long as one of the large model on a GPU."""
+"""MLX is not made for CPUs: on one, this model is about as fast as the large model is on a GPU."""
 _TRIES = 4
 """Try up to this many times the requested rounds, since replies of a real model may be too short to count."""
 MUTE = (*NOT_PRINTABLE, *range(259, 32000))

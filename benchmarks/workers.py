@@ -2,12 +2,12 @@
 
     python -m benchmarks.workers [MODEL.gguf] [split traffic links] [--rounds 5] [--tokens 32]
 
-split  two workers on this machine, with different amounts of memory, take all layers: the text must equal the
-       local one, and each process must grow as planned
+split  two workers on this machine, with different amounts of memory, take all layers: the text must be the
+       same as without workers, and each process must grow as planned
 traffic  one worker has all layers: the bytes on the wire per token and per prompt token, including ssh's
        overhead, and the bytes that the forecast counts; they do not depend on how busy the machine is
-links  one worker has all layers and is reached directly, or through a link of 1 Gbit/s and 0.3 ms or one of
-       100 Mbit/s and 2 ms (longer round trips): tokens/s, predicted and measured, in turns
+links  one worker has all layers and is reached directly, over 1 Gbit/s with round trips that are 0.3 ms
+       longer, or over 100 Mbit/s with 2 ms: tokens/s, predicted and measured, in turns
 
 Needs OpenSSH's server. The links are a proxy (tests/remote/link.py) in front of a real sshd. MODEL defaults
 to the TinyLlama shape in Q4_0.
@@ -107,7 +107,7 @@ def unmeasured(sshd: Sshd, name: str, port: int | None = None) -> str:
 
 
 async def split(model: Path, sshd: Sshd, n: int) -> None:
-    """Print whether the text equals the local one and how much memory each worker took."""
+    """Print whether the text is the same as without workers, and how much memory each worker took."""
     n_parts = read_model(model).n_layers + 1
     first = n_parts // 3
     plan = placed(model, unmeasured(sshd, "small"), unmeasured(sshd, "large"), split=(first, n_parts - first))

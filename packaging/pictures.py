@@ -46,7 +46,7 @@ async def draw_app(path: Path) -> None:
 
 
 async def _until(pilot: Pilot[None], text: str) -> None:
-    """Wait until a text is on the screen. Raises TimeoutError."""
+    """Wait until a text appears on the screen. Raises TimeoutError."""
     async with asyncio.timeout(_PATIENCE):
         while text not in pilot.app.export_screenshot().replace("&#160;", " "):
             await pilot.pause(0.1)

@@ -204,7 +204,7 @@ def _of_python(library: Library) -> Entry:
 
 
 def _of_system(libraries: set[str]) -> Iterator[Entry]:
-    """Yield the packages that the libraries came from, then the licences that they only refer to."""
+    """Yield the libraries' packages, then the licences that those packages only refer to."""
     of_packages: defaultdict[SystemPackage, list[str]] = defaultdict(list)
     for library in sorted(libraries):
         of_packages[package_of(library)].append(library)

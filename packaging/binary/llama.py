@@ -1,6 +1,6 @@
 """Build the llama-cpp-python for packaged programs: `python packaging/binary/llama.py FOLDER`.
 
-The CPU backend is built once for each generation of processors, as modules next to the library, and
+For each generation of processors, a CPU backend is built as a module next to the library, and
 `edgechat.native.ggml.start` loads the best one. The oldest 64-bit variant (x64) is left out, since numpy,
 which is also in the program, needs SSE4.2. GPU backends are modules too: without the driver, they fail to
 load and the CPU is used instead.

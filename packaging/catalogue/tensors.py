@@ -145,7 +145,7 @@ def _phi3(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
 
 
 def _gemma4(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Yield a layer: full ones have other heads than windowed ones, and keys that can double as values."""
+    """Yield a layer. Full layers have different heads, and their keys can double as values."""
     e, windowed = n["embedding_length"], n["attention.sliding_window_pattern"][layer]
     d = n["attention.key_length_swa" if windowed else "attention.key_length"]
     q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"][layer]

@@ -163,7 +163,7 @@ class Corpus:
 
     @property
     def declines(self) -> frozenset[str]:
-        """The answers that turn a question down."""
+        """The answers that decline the question."""
         return frozenset(one.answer for one in self.intents.values() if one.topic == "limits")
 
     def question(self, intent: Intent, rng: random.Random) -> str:
@@ -244,7 +244,7 @@ class Corpus:
 
 
 def conversations(corpus: Corpus, rng: random.Random) -> Iterator[Conversation]:
-    """Yield conversations endlessly: most are short, some as long as any in training."""
+    """Yield conversations endlessly; most are short, but some are as long as any in training."""
     while True:
         turns = rng.choices((1, 2, 3, rng.randint(4, 7), rng.randint(8, 16)), (40, 20, 15, 18, 7))[0]
         yield corpus.conversation(rng, turns)

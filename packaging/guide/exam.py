@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """An answer, whether it is right, whether it is in the corpus, and any faults in the names it uses."""
+    """An answer: whether it is right, whether it is in the corpus, and complaints about unknown names."""
 
     asked: Asked
     said: str
@@ -74,7 +74,7 @@ class Marks:
 
     @property
     def untrue(self) -> list[str]:
-        """Complaints about names in the answers that edgechat does not have."""
+        """Complaints about unknown names in the answers."""
         return [fault for one in self.all for fault in one.untrue]
 
 
@@ -99,7 +99,7 @@ def _asked(one: dict) -> Asked:
 
 
 def unknown_names(corpus: Corpus, cases: Iterable[Case]) -> set[str]:
-    """Return the intents that the cases expect but the corpus does not have."""
+    """Return the intents that the cases expect but the corpus lacks."""
     names = {name for case in cases for turn in case.turns for name in turn.right}
     return {name for name in names if corpus.about.get(name, name) not in corpus.answers}
 

@@ -24,7 +24,7 @@ TYPES = {
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
 }
 QUANTS = {"guide": "q5_0", "guide-draft": "q8_0"}
-"""The types that ship. Smaller ones fail at common questions ('What are you?'), and draft less well."""
+"""The types that ship. Smaller ones get common questions wrong ('What are you?') and draft less well."""
 FILE_TYPES = {
     "f16": gguf.LlamaFileType.MOSTLY_F16,
     "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,

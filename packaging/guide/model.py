@@ -31,7 +31,7 @@ SAME = 4.0
 
 
 def fading(config: Config, length: int) -> Tensor:
-    """Return how much words count at each distance in the first layer's initial bag of words: (length,)."""
+    """Return how much a word counts at each distance in the first layer's initial bag of words: (length,)."""
     return (STRENGTH * rotations(config, length)[0][:, FADING].mean(1)).exp()
 
 
@@ -81,7 +81,7 @@ class Model(nn.Module):
             self.output = nn.Linear(config.dim, config.vocab, bias=False)
             nn.init.normal_(self.output.weight, std=0.02)
         nn.init.normal_(self.token_embd.weight, std=0.02)
-        for layer in self.blk:  # start as the identity: it makes training deep models more stable
+        for layer in self.blk:  # start as the identity, which makes training deep models more stable
             nn.init.zeros_(layer.attn_output.weight)
             nn.init.zeros_(layer.ffn_down.weight)
 

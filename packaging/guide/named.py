@@ -227,7 +227,7 @@ def _bare(name: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return a text in the form that ends an answer: in ASCII, with a full stop."""
+    """Return a text ready to end an answer: in ASCII, with a full stop."""
     text = (
         text.replace("\N{HORIZONTAL ELLIPSIS}", "...").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").strip()
     )

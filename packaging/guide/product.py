@@ -43,7 +43,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The long name; if there is also a `--no-think`, `--think`."""
+        """The long name; the positive one, `--think`, if there is also `--no-think`."""
         return next(name for name in self.names if name.startswith("--"))
 
 
@@ -229,14 +229,14 @@ class Product:
         )
 
     def key(self, action: str) -> str:
-        """Return the name of an action's key, the first if there are several. Raises KeyError."""
+        """Return the name of an action's key, or the first if there are several. Raises KeyError."""
         for one in self.keys:
             if action in (one.action, one.action.partition("(")[0]) or one.action == f"request('{action}')":
                 return one.words
         raise KeyError(f"no key has the action {action!r}")
 
     def untrue(self, text: str) -> list[str]:
-        """Return a complaint about each name in a text that edgechat does not have."""
+        """Return a complaint for each name in a text that does not exist in edgechat."""
         wrong = [fault for code in CODE.findall(text) for fault in self._untrue_code(code)]
         prose = CODE.sub(" ", text)
         wrong += [f"no command has {name}" for name in OPTION.findall(prose) if name not in self.option_names]

@@ -31,5 +31,6 @@ class Config:
 
 
 GUIDE = Config()
-# Predicts the guide's tokens. It has one layer and one head: at this size, cost depends on the layers.
+# Predicts the guide's tokens. It has a single layer with a single head, because at this size, the number of
+# layers determines the cost.
 DRAFT = Config(dim=64, layers=1, heads=1, hidden=192, tied=True)

@@ -20,7 +20,7 @@ END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (END_OF_TEXT, START, END)
 
 # Turns a chat into text. `render` below must match it exactly.
-CHAT_TEMPLATE = (  # no system prompt: the guide ignores them, and some misled it
+CHAT_TEMPLATE = (  # no system prompts: the guide ignores them, and some misled it
     "{% for message in messages if message['role'] != 'system' %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
@@ -107,7 +107,7 @@ class Tokenizer:
     def render(
         self, chat: Conversation, dropout: float = 0.0, rng: random.Random | None = None
     ) -> tuple[list[int], list[bool]]:
-        """Return a conversation's ids, and whether the guide generates each one: its words and end tokens."""
+        """Return a conversation's ids and, for each, whether the guide generates it: words and end tokens."""
         ids: list[int] = []
         own: list[bool] = []
 

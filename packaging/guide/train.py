@@ -240,7 +240,7 @@ def of_one_shape(rows: Iterable[Row], tokens: int) -> Iterator[tuple[int, list[R
 def batches(
     corpus: Corpus, tokenizer: Tokenizer, training: Training, place: Place
 ) -> Iterator[tuple[Batch, Place]]:
-    """Yield batches from a place on, each with the place after it.
+    """Yield batches starting at a place, each with the place that follows it.
 
     Rows of similar length are grouped to minimize padding. Most are single questions, since learning from a
     turn inside a conversation costs three times as much. Conversations are included from the first step: a
@@ -399,7 +399,7 @@ class Run:
             counts = F.pad(wanted[places], (0, -len(places) % 128))
             places = F.pad(places, (0, -len(places) % 128))
             ids, asked = batch.ids[:, :-1], batch.asked[:, 0]
-            asked = asked - asked // batch.ids.shape[1]  # adjusted to rows one token shorter
+            asked = asked - asked // batch.ids.shape[1]  # adjusted for rows that are a token shorter
             with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
                 logits, understood = self.model(ids, places, self.training.dropout, asked)
                 answers = self.head(normed(understood))
@@ -420,7 +420,7 @@ def bfloat16() -> bool:
 
 
 def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
-    """Return a hash of everything that affects a run's result; only if it is unchanged can a run resume."""
+    """Return a hash of everything that affects a run's result; a run only resumes if it is unchanged."""
     said = [asdict(config), asdict(training), sorted(corpus.answers.items())]
     said += [sorted((one.name, one.weight, one.ask) for one in corpus.intents.values())]
     said += [sorted((one.name, one.ask) for one in corpus.groups.values()), bfloat16()]
