@@ -1,4 +1,4 @@
-"""Entry point of `edgechat`, `python -m edgechat` and child processes; imports only what each needs."""
+"""Entry point for `edgechat`, `python -m edgechat` and child processes. Imports only what each one needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 from edgechat.base.process.spawn import ROLE_FLAG
 
-# Roles of child processes, and the modules whose main() they run.
+# # Roles of child processes, mapped to the modules whose main() they run.
 ROLES = {
     "engine": "edgechat.engine.worker.worker",
     "bench": "edgechat.bench.speed_child",
@@ -35,20 +35,20 @@ ROLES = {
 
 
 def main() -> None:
-    """Run the command line, or a child process in the role named."""
+    """Run the command line, or a child process in the given role."""
     if sys.argv[1:2] == [ROLE_FLAG]:
         role = ROLES.get("".join(sys.argv[2:3]))
         if role is None:
             sys.exit(f"{ROLE_FLAG} starts edgechat's own child processes; there is no such role.")
-        # Otherwise numpy's BLAS starts a thread per core, which takes 30 ms and is hardly ever useful.
+        # # Otherwise numpy's BLAS starts one thread per core, which takes 30 ms and hardly ever helps.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         importlib.import_module(role).main()
         return
-    gc.set_threshold(50_000)  # imported objects are not garbage; looking for it takes 7 ms
+    gc.set_threshold(50_000)  # # imported objects are not garbage; scanning them takes 7 ms
     from edgechat.cli.main import run_cli
 
     code = run_cli()
-    gc.freeze()  # skip the final collection, which takes a fifth of a short command
+    gc.freeze()  # # skip the final collection, which accounts for a fifth of a short command's run time
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""Child process for one step of making a model file: native code that may run for hours and can be killed."""
+"""Child process for one step of quantization: native code that can run for hours and may be killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHUNK = 512
 _LEAST_CHUNKS = 2
 _IMATRIX_CHUNKS = 40
 _PROBE = 256
-"""Tokens per chunk when probing groups of tensors."""
+"""Tokens per chunk when probing groups of tensors for their sensitivity."""
 
 
 class Pace:
@@ -59,7 +59,7 @@ class Pace:
 
 
 def dry_run(step: DryStep) -> TargetTypes:
-    """Ask llama.cpp which types it would choose for each level."""
+    """Ask llama.cpp which types it would choose at each level."""
     importance: dict[str, Floats] | None = {} if step.has_importance else None
     plans = (
         target_types(Path(step.source), QuantizeParams(file_type=number, importance=importance))
@@ -88,7 +88,7 @@ def compute_imatrix(step: ImatrixStep, pace: Pace) -> Done:
 
 
 def probe(step: ProbeStep, pace: Pace) -> TensorOptions:
-    """Measure how much loss each type causes in each tensor."""
+    """Measure how much loss each possible type would cause in each tensor."""
     weights = SourceWeights(map(Path, step.sources))
     addresses = WeightAddresses(step.tensors)
     importance = read_imatrix(Path(step.imatrix)).importance()
@@ -127,7 +127,7 @@ def write(step: WriteStep, pace: Pace) -> Done:
 
 
 def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | int]:
-    """Return the same metadata about the matrix that llama-quantize writes."""
+    """Return the same metadata about the matrix as llama-quantize would write."""
     return {
         "quantize.imatrix.file": Path(path).name,
         "quantize.imatrix.dataset": matrix.dataset,
@@ -137,7 +137,7 @@ def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | in
 
 
 def measure(step: MeasureStep, pace: Pace) -> MeasuredLosses:
-    """Measure the loss of files relative to the source, on chunks not used for any importance matrix."""
+    """Measure each file's loss relative to the source, on chunks not used for any importance matrix."""
     totals = [0.0] * len(step.files)
     with ExitStack() as stack:
         base = stack.enter_context(TextReader(Path(step.source), step.load))
@@ -183,10 +183,10 @@ def take(task: QuantizeTask, tell: Tell) -> msgspec.Struct:
 
 
 def _text(path: str) -> Path:
-    """Return the path of a text; '' means the shipped one."""
+    """Return the path to a text; '' means the one shipped with edgechat."""
     return Path(path) if path else shipped_text()
 
 
 def main() -> None:
-    """Answer one QuantizeTask."""
+    """Run the QuantizeTask sent by the parent process."""
     answer(QuantizeTask, take)

@@ -1,4 +1,7 @@
-"""Importance matrices in llama-imatrix's GGUF format, with NAME.in_sum2 and NAME.counts for each weight."""
+"""Importance matrices in llama-imatrix's GGUF format, which stores two arrays for each weight.
+
+NAME.in_sum2 has the sums of squared activations, and NAME.counts how many rows were added up.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,19 @@ _CHUNKS, _CHUNK_SIZE, _DATASETS = "imatrix.chunk_count", "imatrix.chunk_size", "
 
 @dataclass(frozen=True, slots=True)
 class ImportanceMatrix:
-    """Sums of squared activations, and information on how they were collected."""
+    """Sums of squared activations, with information on how they were collected."""
 
     squares: Mapping[str, Floats]
-    """Arrays [n_matrices, n_columns], keyed by weight name."""
+    """Arrays of shape [n_matrices, n_columns], keyed by weight name."""
     counts: Mapping[str, Floats]
-    """How many rows were added to each sum: [n_matrices], or [1] if the same for all."""
+    """The number of rows added to each sum, as [n_matrices], or as [1] if it is the same for all matrices."""
     dataset: str
-    """The name of the text that was used."""
+    """The name of the text that the activations came from."""
     n_chunks: int
     chunk_size: int
 
     def importance(self) -> dict[str, Floats]:
-        """Return the mean squares that a quantizer needs, keyed by weight name; 1 for unused experts."""
+        """Return the mean squares for the quantizer, keyed by weight name. Unused experts get 1."""
         means: dict[str, Floats] = {}
         for name, squares in self.squares.items():
             counts = self.counts[name][:, None]

@@ -1,7 +1,8 @@
-"""Makes a quantized model file, step by step, in child processes.
+"""Creates a quantized model file, running each step in a child process.
 
-Files are written to a folder that no model list includes, and renamed once they are complete and on disk. If
-the process is interrupted, no model appears, and the next import or quantization removes the leftovers.
+Files are written to a folder that is not searched for models, and are moved into place once they are complete
+and on disk. If the process is interrupted, no model appears, and the next import or quantization removes the
+leftovers.
 """
 
 from __future__ import annotations
@@ -64,30 +65,31 @@ from edgechat.quantize.steps import (
 
 _UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.I32)
 PLAIN_LEVELS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
-"""Levels to compare a mixture with, smallest first."""
+"""Standard levels that a mixture is compared with, smallest first."""
 _READ = 512
-"""Number of tokens per call when a model reads a text."""
+"""Number of tokens per call when running a model over a text."""
 _METADATA = 1 << 16
-"""Bytes to reserve for added metadata and padding."""
+"""Number of bytes to reserve for added metadata and padding."""
 _TRIES = 4
 _CLOSE = 0.9
-"""A result counts as close enough from this fraction of the requested loss upwards."""
+"""A result is close enough if its loss is at least this fraction of the requested loss."""
 _HINT = "Check `edgechat doctor` and the free memory, and try a smaller model."
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """A request for a given level, size or loss, or just for an importance matrix."""
+    """A request to quantize to a given level, size or loss, or just to compute an importance matrix."""
 
     model: str
     level: str | None = None
     n_bytes: int | None = None
-    """Maximum size of the file in bytes."""
+    """Maximum size of the file, in bytes."""
     loss: float | None = None
     """Maximum mean divergence, in nats."""
     imatrix: str | None = None
-    """The path of a text or of a matrix in GGUF format, or '' for the shipped text. If None, a level is made
-    without a matrix.
+    """Path to a text, or to a matrix in GGUF format; '' for the text shipped with edgechat.
+
+    If None, quantizing to a level uses no matrix.
     """
     save_imatrix: Path | None = None
     name: str | None = None
@@ -97,21 +99,21 @@ class QuantizeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedModel:
-    """The new model."""
+    """The newly created model."""
 
     path: Path
     name: str
     level: str
-    """The requested quantization level, or the one nearest in size."""
+    """The requested quantization level, or the one closest in size."""
     size: int
     source_size: int
     types: Mapping[str, str]
-    """The type of each quantized tensor."""
+    """The type of each quantized tensor, keyed by name."""
     sizes: Mapping[str, int]
     loss: float | None = None
-    """The measured loss, or None."""
+    """The measured loss, or None if it was not measured."""
     rival: tuple[str, int, float] | None = None
-    """The plain level that was compared with the mixture, with its size and loss."""
+    """The standard level that the mixture was compared with, as (level, size, loss)."""
 
 
 class Source:
@@ -130,26 +132,26 @@ class Source:
         name = model.name if model.place is Place.OLLAMA else self.path.name
         name = without_label(SHARD_NUMBER.sub("", name).removesuffix(".gguf"))
         self.base_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._ ") or "model"
-        """The name without the quantization."""
+        """The model's name, without its quantization."""
 
     @property
     def path(self) -> Path:
-        """The file, or its first shard."""
+        """Path to the file, or to its first shard."""
         return self.paths[0]
 
     @property
     def is_quantized(self) -> bool:
-        """Whether some weights are already quantized."""
+        """Whether any of the weights are already quantized."""
         return any(tensor.type not in _UNQUANTIZED for tensor in self.header.tensors)
 
     def file_size(self, types: Mapping[str, str]) -> int:
-        """Return the approximate size in bytes of a file with these types."""
+        """Return the approximate size, in bytes, of a file that uses these types."""
         overhead = self.header.file_size - self.header.weights_bytes + _METADATA
         return overhead + sum(sizes_of(self.header, types).values())
 
 
 def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
-    """Return the size in bytes that each tensor has with these types."""
+    """Return the size of each tensor, in bytes, if stored in these types."""
     return {
         tensor.name: GgmlType[kind].row_bytes(tensor.n_elements)
         if (kind := types.get(tensor.name, ""))
@@ -159,14 +161,17 @@ def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
 
 
 def level_types(source: Source, levels: Iterable[str], *, has_importance: bool) -> list[dict[str, str]]:
-    """Return the types that llama.cpp would choose for each level. Raises EdgechatError."""
+    """Return the types that llama.cpp would choose at each level. Raises EdgechatError."""
     numbers = tuple(LEVELS[level] for level in levels)
     answer: TargetTypes = take_step(DryStep(str(source.path), numbers, has_importance), lambda _text: None)
     return answer.types
 
 
 def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel | None:
-    """Make the model file, or just the matrix. Raises EdgechatError and leaves no file behind on failure."""
+    """Create the model file, or just the matrix.
+
+    Raises EdgechatError on failure, and then leaves no file behind.
+    """
     folder = locations.own_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,15 +236,15 @@ class _Maker:
         return self._finish(file, level, types)
 
     def _dequantize(self) -> None:
-        """Convert a quantized source to 16 bits, as the search has to start from floating-point numbers."""
+        """Convert a quantized source to 16 bits, because the search has to start from floats."""
         (types,) = level_types(self._source, ["F16"], has_importance=False)
         self._check_disk(self._source.file_size(types))
         (file,) = self._write("source", "F16", {})
-        self._source = copy.copy(self._source)  # its name stays
+        self._source = copy.copy(self._source)  # # so that its name does not change
         self._source.paths, self._source.header = (file,), read_model(file)
 
     def _find_imatrix(self) -> None:
-        """Read or compute the importance matrix, and save it if requested."""
+        """Read or compute the importance matrix, and save it if the user asked for that."""
         request = self._request
         given = request.imatrix
         if given is None and request.level is not None:
@@ -275,7 +280,7 @@ class _Maker:
         return self._of_loss(self._request.loss, answer.options, rivals)
 
     def _check_size(self, n_bytes: int, names: Collection[str]) -> None:
-        """Raise NotQuantized if even the smallest types make the file too large."""
+        """Raise NotQuantized if the file would be too large even with the smallest types."""
         tensors = [tensor for tensor in self._source.header.tensors if tensor.name in names]
         smallest = {
             tensor.name: min(types_for(tensor), key=lambda kind: kind.row_bytes(tensor.n_elements)).name
@@ -297,7 +302,7 @@ class _Maker:
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
-        # The mixture is smaller than any level, or identical to a level.
+        # # There is nothing to compare: the mixture is smaller than every level, or identical to one.
         if self._source.file_size(rivals[rival]) > n_bytes or types.items() <= rivals[rival].items():
             (loss,) = self._measure(mixed)
             return self._finish(mixed, rival, types, loss)
@@ -311,7 +316,10 @@ class _Maker:
     def _of_loss(
         self, loss: float, options: Options, rivals: Mapping[str, Mapping[str, str]]
     ) -> QuantizedModel:
-        """Measure files and correct the predicted loss, until one is at most `loss` and close to it."""
+        """Create and measure files until one's loss is close to `loss`, but not above it.
+
+        The prediction is corrected after each measurement.
+        """
         best: tuple[list[Path], dict[str, str], float] | None = None
         correction, least = 1.0, float("inf")
         for number in range(_TRIES):
@@ -340,7 +348,7 @@ class _Maker:
         return self._finish(files, self._nearest(types, rivals), types, measured)
 
     def _size_of(self, options: Options, types: Mapping[str, str]) -> int:
-        """Return the size in bytes of a file, not counting the tensors that have options."""
+        """Return the size of a file in bytes, excluding the tensors in `options`."""
         sizes = sizes_of(self._source.header, types)
         return self._source.file_size(types) - sum(sizes[name] for name in options)
 
@@ -382,7 +390,10 @@ class _Maker:
         loss: float | None = None,
         rival: tuple[str, int, float] | None = None,
     ) -> QuantizedModel:
-        """Check the files and rename them. The first file is renamed last, because it makes them a model."""
+        """Check the files and rename them.
+
+        The first file is renamed last, since the model appears once that file has its final name.
+        """
         self._tell("saving")
         header = read_model(files[0])
         if {tensor.name for tensor in header.tensors} != {t.name for t in self._source.header.tensors}:
@@ -417,7 +428,7 @@ class _Maker:
         )
 
     def _default_name(self, level: str) -> str:
-        """Return a name for the new model; a mixture takes minutes to make, so its name must be free."""
+        """Return a name for the new model. It must not be taken, since creating a mixture takes minutes."""
         if self._request.level is not None:
             return f"{self._source.base_name}-{level}"
         names = (
@@ -448,9 +459,9 @@ def _of_safetensors(name: str, folder: str) -> NotQuantized:
 
 
 def reading_params(path: Path, threads: int | None = None) -> LoadParams:
-    """Return parameters for loading a model to read a text: the planner's choice, but with a short context.
+    """Return parameters for loading a model to run it over a text.
 
-    Raises DoesNotFit.
+    They are the planner's choice, except that the context is short. Raises DoesNotFit.
     """
     plan = prepare(str(path), PlanRequest(context=_READ, draft="none", vision=False, threads=threads))
     return LoadParams.of(
@@ -469,12 +480,12 @@ def reading_params(path: Path, threads: int | None = None) -> LoadParams:
 
 
 def take_step(step: Any, tell: Tell) -> Any:
-    """Run a step in a child process and return its answer. Raises EdgechatError."""
+    """Run a step in a child process and return its result. Raises EdgechatError."""
     return ask("quantize", QuantizeTask(step), StepAnswer, tell, _HINT)
 
 
 def is_matrix(imatrix: str | None) -> bool:
-    """Return whether --imatrix names a matrix rather than a text."""
+    """Return whether the --imatrix value is the path to a matrix, as opposed to a text."""
     return imatrix is not None and imatrix.lower().endswith(".gguf")
 
 
@@ -496,12 +507,12 @@ def _save_matrix(matrix: Path, target: Path) -> None:
 
 
 def chosen_types(chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Return the chosen type of each tensor."""
+    """Return the type chosen for each tensor."""
     return {name: option.type for name, option in chosen.items()}
 
 
 def _for_loss(options: Options, loss: float) -> dict[str, Any]:
-    """Return the smallest choice whose predicted loss is at most `loss`, found by bisecting the size."""
+    """Return the smallest choice with a predicted loss of at most `loss`, bisecting on the size."""
     low, high = least_bytes(options), sum(max(o.n_bytes for o in choices) for choices in options.values())
     while high - low > high // 2000:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Tensor types: llama.cpp's named mixtures, and mixtures with the smallest loss at a given size."""
+"""Tensor types: llama.cpp's named mixtures, and custom mixtures with the lowest loss for a given size."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 
 _NOTHING = 1e-7
-"""Differences in loss (in nats) that are not worth a single byte, as for weights already on a type's grid."""
+"""Differences in loss, in nats, too small to spend even one byte on (for example, if the weights are already
+representable in a type).
+"""
 
 
 class TensorOption(msgspec.Struct, frozen=True):
-    """A type that a tensor can have."""
+    """A type that a tensor could be stored in."""
 
     type: str
-    """Its name in `GgmlType`."""
+    """The type's name in `GgmlType`."""
     n_bytes: int
     loss: float
-    """How much of the divergence the tensor causes with this type, in nats."""
+    """How much the tensor contributes to the model's divergence if stored in this type, in nats."""
 
 
 Options = Mapping[str, Sequence[TensorOption]]
 
 
 def least_bytes(options: Options) -> int:
-    """Return the smallest possible total size of the tensors, in bytes."""
+    """Return the smallest possible total size of all the tensors, in bytes."""
     return sum(min(option.n_bytes for option in choices) for choices in options.values())
 
 
 def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
-    """Choose an option for each tensor within `budget` bytes, which must be at least `least_bytes`.
+    """Choose an option for each tensor, within a budget in bytes that is at least `least_bytes`.
 
-    Losses are small and add up, so this is a multiple-choice knapsack problem. For each tensor, only the
-    types on the lower convex hull of (bytes, loss) matter. All tensors start with their smallest type. Then
-    the step that saves the most loss per byte is taken, until none fits. With hundreds of tensors, the result
-    is practically optimal: the unused budget is smaller than one step. (H. Kellerer et al., Knapsack
-    Problems, 2004, ch. 11.)
+    The losses are small and simply add up, so this is a multiple-choice knapsack problem. For each tensor,
+    only the types on the lower convex hull of (bytes, loss) matter. Every tensor starts out with its smallest
+    type. The step that saves the most loss per byte is then taken repeatedly, until no other step fits. With
+    hundreds of tensors, the result is practically optimal: the unused budget is smaller than one step.
+    (H. Kellerer et al., Knapsack Problems, 2004, ch. 11.)
     """
     hulls = {name: _hull(choices) for name, choices in options.items()}
     chosen = {name: hull[0] for name, hull in hulls.items()}
@@ -56,14 +58,14 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
     ]
     for _, name, below, above in sorted(steps, key=lambda step: -step[0]):
         cost = above.n_bytes - below.n_bytes
-        if chosen[name] is below and cost <= left:  # otherwise an earlier step did not fit
+        if chosen[name] is below and cost <= left:  # # otherwise, an earlier step for this tensor did not fit
             chosen[name] = above
             left -= cost
     return chosen
 
 
 def _hull(choices: Sequence[TensorOption]) -> list[TensorOption]:
-    """Return the options on the lower convex hull, smallest first. Each step saves less loss per byte."""
+    """Return the options on the lower convex hull, smallest first; each step saves less loss per byte."""
     hull: list[TensorOption] = []
     for option in sorted(choices, key=lambda option: (option.n_bytes, option.loss)):
         if hull and option.loss >= hull[-1].loss:
@@ -80,7 +82,7 @@ def _saving(below: TensorOption, above: TensorOption) -> float:
 
 _UNKNOWN_TO_LLAMA_CPP = "NVFP4"
 LEVELS = {name: number for number, name in FILE_TYPES.items() if name != _UNKNOWN_TO_LLAMA_CPP}
-"""Level names and their numbers (`general.file_type`)."""
+"""Maps level names to their numbers (`general.file_type`)."""
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4_MOE": "MXFP4"}
 
 _K_TYPES = (
@@ -100,13 +102,13 @@ _SHORT_TYPES = (
     GgmlType.Q5_1,
     GgmlType.Q8_0,
 )
-"""Types for tensors whose row length is not a multiple of 256."""
+"""Types that can be used for tensors whose row length is not a multiple of 256."""
 _KEPT = re.compile(r"\bssm_out\.weight$")
-"""Tensors in recurrent layers that need at least 8 bits."""
+"""Tensors in recurrent layers that need at least 8 bits per weight."""
 
 
 def level_named(text: str) -> str:
-    """Return the level that a user means, such as 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
+    """Return the level that the user means, such as 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
     name = canonical(text.strip().replace("-", "_"))
     name = _ALIASES.get(name, name)
     if name in LEVELS:
@@ -117,7 +119,10 @@ def level_named(text: str) -> str:
 
 
 def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:
-    """Return the types that a tensor can have. The last is the source's own type, or F16 instead of F32."""
+    """Return the types that a tensor could be stored in.
+
+    The last one is the type it has in the source, or F16 if that is F32.
+    """
     own = GgmlType.F16 if tensor.type is GgmlType.F32 else tensor.type
     columns = tensor.shape[0]
     if _KEPT.search(tensor.name):

@@ -1,10 +1,10 @@
-"""Measures, in a loaded model, how much loss it causes to store a tensor in a given type.
+"""Measures, in a loaded model, how much loss results from storing a tensor in a given type.
 
-The loss grows with the error in the tensor's output, whatever type causes it. That error is the sum of the
-squared differences between weights, with each column weighted by its importance. It is computed for each
-type, on a sample of rows, but only one type is tried in the model: tensors of the same kind in neighboring
-layers are rounded, and the divergence of the predictions is measured. The sensitivity of these tensors is the
-divergence divided by the error.
+The loss grows with the error in the tensor's output, whatever type causes the error. The error is the sum of
+the squared differences between the original and the quantized weights, with each column weighted by its
+importance. It is computed for every type, on a sample of rows, but only one type is tried out in the model:
+tensors of the same kind in neighboring layers are quantized, and the divergence of the model's predictions is
+measured. The sensitivity of these tensors is the divergence divided by the error.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from edgechat.native.tensors import rounded
 from edgechat.quantize.mixtures import TensorOption, types_for
 
 _SAMPLE = 1 << 18
-"""How many weights are sampled per tensor."""
+"""How many weights to sample per tensor."""
 _PROBE_ERROR = 5e-3
-"""Relative error at which groups are probed: losses still add up, but it is far above the error of Q8_0."""
+"""Relative error to aim for when probing a group: low enough for losses to add up, but far above Q8_0's."""
 
 
 class WeightAddresses:
-    """Collects the addresses of a model's weights as operations use them."""
+    """Collects the addresses of a model's weights when operations use them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._wanted = frozenset(names)
         self.found: dict[str, int] = {}
 
     def on_operation(self, address: int, _ask: bool) -> bool:
-        """Handle a `cb_eval` callback, without asking for the operation's data."""
+        """Handle a `cb_eval` callback. The operation's data is never requested."""
         tensor = tensors.at(address)
         for source in tensor.src[:2]:
             if source:
@@ -53,7 +53,7 @@ class WeightAddresses:
 
 
 class Probe:
-    """Measures the tensors of a loaded model with writable weights."""
+    """Probes the tensors of a loaded model whose weights are writable."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Probe:
         self._reader, self._weights, self._importance = reader, weights, importance
         self._chunks, self._threads = chunks, threads
         self._base = [reader.logits(chunk, len(chunk) // 2).copy() for chunk in chunks]
-        self._addresses = addresses.found  # filled while the base was computed
+        self._addresses = addresses.found  # # filled in while the base's logits were computed
 
     def options(
         self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
     ) -> dict[str, list[TensorOption]]:
-        """Return how much loss each type causes in each tensor.
+        """Return how much loss each type would cause in each tensor.
 
-        tell: called with the current step and the fraction done.
+        tell: called with the current step and the fraction completed.
         """
         errors: dict[str, dict[GgmlType, float]] = {}
         for number, name in enumerate(names):
@@ -91,7 +91,7 @@ class Probe:
             tell("measuring what the model loses by each group of tensors", number / len(groups))
             sensitivity = self._sensitivity(group, errors)
             sensitivities |= dict.fromkeys(group, sensitivity)
-        # Assume average sensitivity for tensors not used in any operation (an unused expert, a head).
+        # # For tensors that no operation used (an unused expert, a head), assume average sensitivity.
         usual = float(np.median(list(sensitivities.values()))) if sensitivities else 1.0
         return {
             name: [
@@ -102,7 +102,7 @@ class Probe:
         }
 
     def _error(self, name: str, sample: Floats, kind: GgmlType) -> float:
-        """Return the squared error in a tensor's output, as a fraction of the output."""
+        """Return the squared error in a tensor's output, relative to the square of the output."""
         importance = self._importance_of(name, len(sample))
         difference = rounded(sample, kind, importance, self._threads) - sample
         weight = importance[:, None, :] if importance is not None else np.float32(1)
@@ -146,7 +146,7 @@ def _distance(error: float) -> float:
 
 
 def _groups(names: Sequence[str], n_groups: int) -> Iterator[tuple[str, ...]]:
-    """Yield about `n_groups` groups, each with tensors of the same kind in neighboring layers."""
+    """Yield about `n_groups` groups of tensors, each of the same kind and from neighboring layers."""
     size = max(1, -(-len(names) // n_groups))
 
     def kind_of(name: str) -> str:
@@ -165,7 +165,7 @@ UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 
 
 class SourceWeights:
-    """Memory-mapped weights in a GGUF file or its shards. Their types must be in UNQUANTIZED."""
+    """Memory-mapped weights from a GGUF file or its shards. All types must be in UNQUANTIZED."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Read the headers of all shards. Raises ModelFileError."""
@@ -178,14 +178,14 @@ class SourceWeights:
                 self._places[tensor.name] = path, header.data_offset + tensor.offset
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return the memory-mapped bytes of a tensor."""
+        """Return a tensor's bytes, memory-mapped."""
         path, offset = self._places[name]
         return np.memmap(path, np.uint8, "r", offset, (self.tensors[name].n_bytes,))
 
     def floats(self, name: str, n_rows: int = 0) -> Floats:
-        """Return a tensor as [n_matrices, n_rows, n_columns].
+        """Return a tensor as an array [n_matrices, n_rows, n_columns].
 
-        n_rows: number of rows to sample evenly; 0 for all.
+        n_rows: number of evenly spaced rows to return; 0 for all rows.
         """
         tensor = self.tensors[name]
         _, rows, *others = tensor.shape
@@ -196,7 +196,7 @@ class SourceWeights:
 
 
 def packed(weights: Floats, kind: GgmlType) -> npt.NDArray[np.uint8]:
-    """Encode weights in a type from UNQUANTIZED."""
+    """Encode weights in one of the types in UNQUANTIZED."""
     if kind is GgmlType.BF16:
         bits = weights.view(np.uint32)
         rounded = bits + (0x7FFF + (bits >> 16 & 1))

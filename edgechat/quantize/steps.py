@@ -1,4 +1,4 @@
-"""The steps of making a model file: messages to the child process, and its answers."""
+"""The steps of creating a model file: requests to the child process, and its answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgechat.quantize.mixtures import TensorOption
 
 
 class DryStep(msgspec.Struct, frozen=True, tag=True):
-    """Find the types that llama.cpp would choose for each of some levels."""
+    """Find the types that llama.cpp would choose at each of the given levels."""
 
     source: str
     file_types: tuple[int, ...]
@@ -23,12 +23,12 @@ class ImatrixStep(msgspec.Struct, frozen=True, tag=True):
     source: str
     load: LoadParams
     text: str
-    """A path, or '' for the shipped text."""
+    """Path to a text, or '' for the text shipped with edgechat."""
     target: str
 
 
 class ProbeStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure how much loss different types cause in the tensors of an unquantized source."""
+    """Measure how much loss each possible type would cause in the tensors of an unquantized source."""
 
     sources: tuple[str, ...]
     """The paths of all shards."""
@@ -36,7 +36,7 @@ class ProbeStep(msgspec.Struct, frozen=True, tag=True):
     text: str
     imatrix: str
     tensors: tuple[str, ...]
-    """The names of tensors that may be quantized."""
+    """The names of the tensors that may be quantized."""
     n_groups: int = 64
     """Approximate number of groups to probe."""
     n_chunks: int = 2
@@ -58,7 +58,7 @@ class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class MeasureStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure how far the predictions of files diverge from those of the source."""
+    """Measure how far each file's predictions diverge from those of the source."""
 
     source: str
     files: tuple[str, ...]
@@ -75,13 +75,13 @@ class QuantizeTask(msgspec.Struct, frozen=True, tag=True):
 
 
 class TargetTypes(msgspec.Struct, frozen=True, tag=True):
-    """Each tensor's type at each level, as named in `GgmlType`, or '' if its type stays the same."""
+    """The type of each tensor at each level, as named in `GgmlType`; '' for tensors that keep their type."""
 
     types: list[dict[str, str]]
 
 
 class TensorOptions(msgspec.Struct, frozen=True, tag=True):
-    """Possible types and their costs, keyed by tensor."""
+    """The possible types for each tensor, with their sizes and losses, keyed by tensor."""
 
     options: dict[str, list[TensorOption]]
 
@@ -93,7 +93,7 @@ class MeasuredLosses(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Reports that the file has been written."""
+    """Reports that the file was written."""
 
 
 StepAnswer = BenchProgress | BenchFailure | TargetTypes | TensorOptions | MeasuredLosses | Done
