@@ -9,7 +9,7 @@ import sys
 
 from edgechat.base.process.spawn import ROLE_FLAG
 
-# # Roles of child processes, mapped to the modules whose main() they run.
+# Roles of child processes, mapped to the modules whose main() they run.
 ROLES = {
     "engine": "edgechat.engine.worker.worker",
     "bench": "edgechat.bench.speed_child",
@@ -40,15 +40,15 @@ def main() -> None:
         role = ROLES.get("".join(sys.argv[2:3]))
         if role is None:
             sys.exit(f"{ROLE_FLAG} starts edgechat's own child processes; there is no such role.")
-        # # Otherwise numpy's BLAS starts one thread per core, which takes 30 ms and hardly ever helps.
+        # Otherwise numpy's BLAS starts one thread per core, which takes 30 ms and hardly ever helps.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         importlib.import_module(role).main()
         return
-    gc.set_threshold(50_000)  # # imported objects are not garbage; scanning them takes 7 ms
+    gc.set_threshold(50_000)  # imported objects are not garbage; scanning them takes 7 ms
     from edgechat.cli.main import run_cli
 
     code = run_cli()
-    gc.freeze()  # # skip the final collection, which accounts for a fifth of a short command's run time
+    gc.freeze()  # skip the final collection, which accounts for a fifth of a short command's run time
     sys.exit(code)
 
 

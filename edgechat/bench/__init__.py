@@ -1,1 +1,1 @@
-"""Measures models on this machine: speed, memory, C(n), ways of decoding, and loss due to quantization."""
+"""Measures models on this machine: speed, memory use, C(n), ways of decoding, and loss from quantization."""

@@ -1,7 +1,7 @@
-"""Perplexity of logits on a text, and their divergence from another model's logits, using only numpy.
+"""Perplexity of a model on a text, and divergence from another model, computed from logits using only numpy.
 
-Both are computed as in llama.cpp's tools/perplexity, including the standard errors. These assume that tokens
-are independent, which is not quite true of a text.
+Both are computed as in llama.cpp's tools/perplexity, including the standard errors. Those assume that tokens
+are independent of each other, which is not quite true of real text.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ Codes = npt.NDArray[np.uint16]
 NLL, BASE_NLL, KLD, SAME_TOP = range(4)
 """Indices of the rows that `token_scores` returns."""
 HEAD = 4
-"""Number of 16-bit words before the codes in a row: the scale and the lowest logarithm, as 32-bit floats."""
+"""Number of 16-bit words that precede the codes in a row.
+
+They hold the scale and the lowest log probability, each as a 32-bit float.
+"""
 _BLOCK = 1 << 20
-"""How many bytes of logits a thread processes at a time, small enough to stay in the CPU cache."""
+"""How many bytes of logits each thread processes at a time: few enough to stay in the CPU cache."""
 _DEEPEST = 16.0
-"""Codes cover this range below the most likely token, in nats; less likely tokens are clamped to it."""
+"""Range of the codes in nats, counting down from the likeliest token. Anything below it is clamped."""
 _ENOUGH = 10
-"""llama.cpp gives no standard error for this many tokens or fewer."""
+"""Like llama.cpp, give no standard error for this many tokens or fewer."""
 _TAIL = 0.999
 
 
@@ -38,21 +41,21 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Divergences(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a model's predictions are from those of the base, in nats."""
+    """How far a model's predictions diverge from those of the base, in nats."""
 
     mean: Estimate
     median: Estimate
     tail: Estimate
     """The 99.9th percentile of the divergence."""
     same_top: Estimate
-    """Fraction of positions at which both models consider the same token most likely."""
+    """Fraction of positions where both models rank the same token first."""
     log_ratio: Estimate
-    """Logarithm of the model's perplexity divided by the base's."""
+    """Logarithm of the ratio of the model's perplexity to the base's."""
     base_perplexity: Estimate
 
 
 class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of the scores for a text."""
+    """Summary of the scores on a text."""
 
     n_tokens: int
     perplexity: Estimate
@@ -65,7 +68,7 @@ def token_scores(
 ) -> Floats:
     """Return the scores [4, n] of the target tokens, in nats; see NLL, BASE_NLL, KLD and SAME_TOP.
 
-    logits: [n, n_vocab]. base: the base's logits for the same tokens, or rows from its base file. If None,
+    logits: [n, n_vocab]. base: logits of the base for the same tokens, or rows from its base file. If None,
     the model is compared with itself.
     """
     scores = np.empty((4, len(targets)), np.float32)
@@ -80,8 +83,8 @@ def token_scores(
 
 
 def mean_divergence(base: Floats, logits: Floats) -> float:
-    """Return KL(base || logits) in nats, averaged over rows. Both arrays are logits [n, n_vocab]."""
-    targets = np.zeros(len(logits), np.int32)  # the target tokens do not affect the divergence
+    """Return KL(base || logits), in nats, averaged over all rows. Both arguments are logits [n, n_vocab]."""
+    targets = np.zeros(len(logits), np.int32)  # the divergence does not depend on the target tokens
     with ThreadPoolExecutor() as pool:
         return float(token_scores(logits, targets, base, pool)[KLD].mean(dtype=np.float64))
 
@@ -100,9 +103,9 @@ def _block(
         logs = decoded(codes, logits.shape[1])
         base_nll = -logs[places, targets].astype(np.float64)
         np.exp(logs, out=weights)
-        weights *= logs > -_DEEPEST  # llama.cpp skips the others; multiplying is faster than assigning
+        weights *= logs > -_DEEPEST  # llama.cpp skips the rest; multiplying is faster than assigning
         mass = weights.sum(1).astype(np.float64)
-        # Shift by log_total in float32, then by the rest in float64, so that cancellation costs no digits.
+        # Shift by log_total in float32, then by the remainder in float64, to avoid loss by cancellation.
         shift = log_total.astype(np.float32)
         logs -= logits
         logs += shift[:, None]
@@ -120,7 +123,7 @@ def _block(
 def _softmax(
     logits: Floats, out: Floats | None = None
 ) -> tuple[npt.NDArray[np.intp], Floats, Floats, npt.NDArray[np.float64]]:
-    """Return the most likely tokens, exp(logits - maximum), the sums of the latter, and log sum exp."""
+    """Return the likeliest tokens, exp(logits - maximum), the sum of that in each row, and log sum exp."""
     top = logits.argmax(1)
     highest = logits[np.arange(len(top)), top]
     weights = np.subtract(logits, highest[:, None], out=out)
@@ -130,7 +133,7 @@ def _softmax(
 
 
 def coded(logits: Floats, pool: Executor) -> Codes:
-    """Return log probabilities as the 16-bit rows of a base file: [n, HEAD + n_vocab rounded up to even]."""
+    """Encode log probabilities as 16-bit rows for a base file: [n, HEAD + n_vocab rounded up to even]."""
     n, n_vocab = logits.shape
     rows = np.zeros((n, row_codes(n_vocab)), np.uint16)
     n_rows = max(1, _BLOCK // logits[:1].nbytes)
@@ -153,7 +156,7 @@ def coded(logits: Floats, pool: Executor) -> Codes:
 
 
 def decoded(rows: Codes, n_vocab: int) -> Floats:
-    """Return the log probabilities [n, n_vocab] from rows of a base file."""
+    """Decode rows of a base file into log probabilities [n, n_vocab]."""
     head = np.ascontiguousarray(rows[:, :HEAD]).view(np.float32)
     logs = rows[:, HEAD : HEAD + n_vocab].astype(np.float32)
     logs *= head[:, :1]
@@ -167,7 +170,7 @@ def row_codes(n_vocab: int) -> int:
 
 
 def summary(scores: Floats, *, compared: bool) -> TextFigures:
-    """Summarize the scores [4, n] for a text. compared: whether there was a base."""
+    """Summarize the scores [4, n] on a text. compared: whether there was a base to compare with."""
     nll, base_nll, kld, same = scores.astype(np.float64)
     log_perplexity = _mean(nll)
     perplexity = _exp(log_perplexity)
@@ -182,7 +185,7 @@ def summary(scores: Floats, *, compared: bool) -> TextFigures:
             median=_quantile(kld, 0.5),
             tail=_quantile(kld, _TAIL),
             same_top=Estimate(share, math.sqrt(share * (1 - share) / max(1, len(same) - 1))),
-            log_ratio=_mean(nll - base_nll),  # the error of a difference includes the covariance
+            log_ratio=_mean(nll - base_nll),  # its error takes the covariance into account
             base_perplexity=_exp(_mean(base_nll)),
         ),
     )
@@ -200,9 +203,9 @@ def _exp(estimate: Estimate) -> Estimate:
 
 
 def _quantile(values: npt.NDArray[np.float64], share: float) -> Estimate:
-    """Return a quantile.
+    """Return a quantile and its standard error.
 
-    Its error is half the distance between the order statistics one standard error away.
+    The error is half the distance between the order statistics one standard error to either side.
     """
     spread = math.sqrt(share * (1 - share) / len(values))
     around = [max(0.0, share - spread), share, min(1.0, share + spread)]

@@ -1,4 +1,4 @@
-"""Runs long tasks in child processes that report their progress. Contains the code for both sides."""
+"""Runs long tasks in child processes that report progress. Contains the code for both sides."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _Task = TypeVar("_Task", bound=msgspec.Struct)
 
 
 class BenchProgress(msgspec.Struct, frozen=True, tag=True):
-    """The step that has just started, as a phrase."""
+    """Names the step that has just started."""
 
     text: str
 
 
 class BenchFailure(msgspec.Struct, frozen=True, tag=True):
-    """The error that ended the task."""
+    """The error that made the task fail."""
 
     error: ErrorInfo
 
 
 def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Tell, hint: str) -> Any:
-    """Start a child process in this role, give it a task, and return its answer. Raises EdgechatError.
+    """Start a child process in this role, send it a task and return its answer. Raises EdgechatError.
 
-    kinds: the union of its message types. tell: called with progress reports. hint: advice to the user if the
-    child exits early. The child is killed in any case.
+    kinds: the union of all message types that the child can send. tell: called with each progress report.
+    hint: advice for the user if the child exits early. The child process never outlives this call.
     """
     with tempfile.TemporaryFile() as log:
         process: Any = subprocess.Popen(spawn.command(role), **spawn.options(log))
@@ -58,7 +58,7 @@ def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Tell, hint: str) -> A
                     case found:
                         return found
         except (OSError, frames.BrokenFrame, msgspec.DecodeError):
-            pass  # the process has ended; its log says why
+            pass  # the process has exited; its log says why
         finally:
             process.kill()
             process.wait()
@@ -79,7 +79,7 @@ def _log_end(log: BinaryIO) -> str:
 
 
 def answer(kind: type[_Task], work: Callable[[_Task, Tell], msgspec.Struct]) -> None:
-    """In a child process, run `work` on one task of this kind and send back its result or error."""
+    """In a child process, receive a task of this kind, run `work` on it and send back the result or error."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     payload = frames.read(incoming)

@@ -1,4 +1,4 @@
-"""Measures the quality of model files: chooses models and a base, scores what is not cached, and reports."""
+"""Measures the quality of model files: picks models and a base, scores what is not cached, and reports."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 
 _CORRECTS = 1000
-"""A measurement corrects later plans only if it covers at least this many tokens."""
+"""A measurement only corrects later plans if it covers at least this many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRequest:
-    """Options for a measurement."""
+    """Options for a quality measurement."""
 
     names: tuple[str, ...]
     plan: PlanRequest
     n_ctx: int
     n_chunks: int
-    """0 for the whole text."""
+    """Number of chunks to score; 0 for the whole text."""
     against: str | None = None
     text: Path | None = None
-    """The text to score; None for the text shipped with edgechat."""
+    """Path to the text to score; None for the text shipped with edgechat."""
     cache_types: tuple[CacheType, ...] = ()
     base_file: Path | None = None
     save_base: Path | None = None
@@ -75,31 +75,31 @@ class QualityRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """The results for one model file with one type of KV cache."""
+    """The results for one model file, with a given type of KV cache."""
 
     model: Candidate
     figures: TextFigures
     tokens_per_second: float
     is_base: bool
     is_chosen: bool = False
-    """Whether the planner would choose this one of the models measured."""
+    """Whether the planner would choose this one out of the models measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """All results, starting with the base; the others are sorted from large to small."""
+    """All results. The base comes first, followed by the others from largest to smallest."""
 
     title: str
-    """The name that the models share."""
+    """The name that all of the models share."""
     models: tuple[MeasuredModel, ...]
     n_ctx: int
     n_chunks: int
     base: str | None
-    """The label of the model or file with which the others are compared."""
+    """The label of the model or file that the others are compared with."""
 
 
 def measure_quality(request: QualityRequest, tell: Callable[[str], None]) -> QualityReport:
-    """Measure as requested, reporting progress to `tell`. Raises EdgechatError."""
+    """Run the measurement as requested, passing progress reports to `tell`. Raises EdgechatError."""
     try:
         with FileLock(paths.cache_dir() / "quality.lock", timeout=0):
             return _measure(request, tell)
@@ -178,7 +178,7 @@ def _score_missing(
     has_base: bool,
     tell: Callable[[str], None],
 ) -> int:
-    """Score what is not cached, one group of models at a time, and return the number of chunks."""
+    """Score what is not cached yet, one group of models at a time, and return the number of chunks."""
     n_chunks = 0
     for models in together:
         saves = request.save_base is not None and not n_chunks
@@ -206,7 +206,7 @@ def _score_missing(
 
 
 def _identity(one: Candidate) -> bytes:
-    """Return a key that identifies everything a model's predictions depend on."""
+    """Return a key that covers everything that a model's predictions depend on."""
     plan = one.plan
     return fingerprint_of(
         plan.model_path, f"{build(one.model.found.format)} {plan.cache_type} {plan.devices}"
@@ -214,7 +214,7 @@ def _identity(one: Candidate) -> bytes:
 
 
 def _file_hash(path: Path) -> bytes:
-    """Return a hash of a base file's size and its first and last megabyte."""
+    """Return a hash of a base file's size, its first megabyte and its last megabyte."""
     with path.open("rb") as file:
         size = path.stat().st_size
         start = file.read(1 << 20)
@@ -223,7 +223,7 @@ def _file_hash(path: Path) -> bytes:
 
 
 def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
-    """Record the losses for later plans, provided that the base is as good as the unquantized model."""
+    """Record the losses for use in later plans, provided that the base is as good as unquantized."""
     if quality_class(base.plan.quant) is not QualityClass.REFERENCE:
         return
     for one in models:
@@ -247,25 +247,25 @@ def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str
 
 
 _ROOM = 256
-"""Number of cells in the KV cache in addition to one chunk."""
+"""Number of cells to allow in the KV cache beyond one chunk."""
 _CALL = 512
-"""Tokens per call, the same as n_ubatch in llama-perplexity."""
+"""Tokens per call, the same as llama-perplexity's n_ubatch."""
 _LOGITS = 512 << 20
-"""Bytes for the logits of half a call, which plans do not account for."""
+"""Bytes to allow for the logits of half a call, which plans do not take into account."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model file with one type of KV cache, and the plan for loading it."""
+    """A model file combined with a type of KV cache, and the plan for loading it."""
 
     model: LocalModel
     plan: LoadPlan
     name: str
-    """What distinguishes it from other files of the same model, such as 'Q4_K_M'."""
+    """What sets this file apart from others of the same model, such as 'Q4_K_M'."""
 
     @property
     def title(self) -> str:
-        """The model's name without the quantization."""
+        """The model's name, without its quantization."""
         if self.model.entry is not None:
             return self.model.entry.name
         quant = re.escape(self.model.quant or "")
@@ -273,7 +273,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The name to use in reports, such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
+        """The name used in reports, such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
         cache = self.plan.cache_type
         return self.name if cache == "f16" else f"{self.name}, KV in {cache}"
 
@@ -295,16 +295,16 @@ def select(
     cache_types: Sequence[CacheType],
     has_base_file: bool,
 ) -> Selection:
-    """Find the models. The base is the one that `against` names, or else the most exact one.
+    """Find the models. The base is the one named by `against`, or else the most accurate one.
 
-    Raises ModelNotFound, BadRequest, and whatever `prepare` raises.
+    Raises ModelNotFound, BadRequest, and anything that `prepare` raises.
     """
     models = _models(names, request)
     base = None
     if not has_base_file:
         base = _most_exact([*models, *_siblings(models[0])]) if against is None else _named(against, models)
     if against is None and base is not None and [base] == models and not cache_types:
-        base = None  # there is nothing to compare it with
+        base = None  # there is nothing else to compare
 
     files = {model.path: model.quant for model in (*models, *filter(None, [base]))}
     quants = Counter(files.values())
@@ -336,14 +336,14 @@ def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
 
 
 def _usable(models: Iterable[LocalModel]) -> list[LocalModel]:
-    """Drop MLX models if MLX is missing, unless there are no others: then the error will mention MLX."""
+    """Drop MLX models if MLX is not installed, unless that leaves none, so that the error mentions MLX."""
     found = list(models)
     usable = [model for model in found if model.found.format != "mlx" or not mlx.missing()]
     return usable or found
 
 
 def _siblings(model: LocalModel) -> list[LocalModel]:
-    """Return the files on this machine that belong to the same model, judging by their names."""
+    """Return the local files that appear from their names to belong to the same model."""
     here = inventory()
     if model.entry is not None:
         return _usable(here.of(model.entry))
@@ -366,7 +366,7 @@ def _stem(found: FoundModel) -> str:
 
 
 def _most_exact(models: Iterable[LocalModel]) -> LocalModel:
-    """Return the model with the smallest published loss."""
+    """Return the model with the lowest published loss."""
 
     def loss(model: LocalModel) -> float:
         if canonical(model.quant or "") in ("F32", "F16", "BF16"):
@@ -378,7 +378,7 @@ def _most_exact(models: Iterable[LocalModel]) -> LocalModel:
 
 
 def _named(against: str, models: Sequence[LocalModel]) -> LocalModel:
-    """Return the model with this quantization or name."""
+    """Return the model that has this quantization or name."""
     siblings = [*models, *_siblings(models[0])]
     label = canonical(against)
     same = next((model for model in siblings if canonical(model.quant or "") == label), None)
@@ -396,7 +396,7 @@ def _named(against: str, models: Sequence[LocalModel]) -> LocalModel:
 
 
 def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: CacheType) -> LoadPlan:
-    """Plan a load for scoring, with one sequence and enough logits for half a chunk."""
+    """Plan a load for scoring: a single sequence, and room for the logits of half a chunk."""
     wish = msgspec.structs.replace(
         request, context=n_ctx + _ROOM, cache_type=cache_type, draft="none", vision=False
     )
@@ -418,9 +418,9 @@ def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: Cache
 
 
 def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
-    """Group the models to load together: each group has the base and as many others as fit beside it.
+    """Group models to be loaded together. Each group has the base and as many others as fit alongside it.
 
-    Raises DoesNotFit if not even one fits.
+    Raises DoesNotFit if the base does not fit alongside one of the others.
     """
     base = [selection.base] if selection.base is not None else []
     together: list[list[Candidate]] = []
@@ -439,7 +439,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
 
 
 def _excess(models: Sequence[Candidate]) -> int:
-    """Return how many bytes too large the models are for a device's memory when loaded together."""
+    """Return by how many bytes the models, loaded together, would exceed the memory of a device."""
     needed: dict[str, int] = {}
     budgets: dict[str, int] = {}
     for one in models:

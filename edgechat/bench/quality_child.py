@@ -1,9 +1,9 @@
-"""Child process that scores a text: several models take turns, chunk by chunk.
+"""Child process that scores a text with one or more models, which take turns after every call.
 
-The method is that of llama-perplexity. The text is cut into chunks of n_ctx tokens. The first token of each
-chunk is replaced by the beginning-of-sequence token if the model uses one, and the tokens in the second half
-are scored. A chunk is computed in calls of up to n_batch tokens, so that memory holds the logits of only one
-call.
+The method is the same as llama-perplexity's. The text is split into chunks of n_ctx tokens. In each chunk,
+the first token is replaced by the beginning-of-sequence token if the model uses one, and the tokens in the
+second half are scored. A chunk is processed in calls of up to n_batch tokens, so that only one call's logits
+need to be in memory at a time.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from edgechat.engine.backends.base import Backend, BatchPart, Vocabulary
 from edgechat.engine.worker.worker import open_backend
 
 _SEQUENCE = 0
-_SHORTEST = 512  # minimum for --ctx, in tokens
+_SHORTEST = 512  # smallest --ctx allowed, in tokens
 _SPEED_DEPTH, _SPEED_TOKENS = 64, 24
-"""For measuring the speed: the number of tokens in the cache, and of tokens decoded one by one."""
+"""When measuring speed: how many tokens are cached first, and how many are then decoded one at a time."""
 Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class _Loaded:
-    """A loaded model, its score file, and the running sums of its scores."""
+    """A loaded model, with its score file and the running sums of its scores."""
 
     model: ScoredModel
     backend: Backend
@@ -55,20 +55,20 @@ class _Loaded:
 
     @classmethod
     def of(cls, model: ScoredModel, n_scored: int) -> _Loaded:
-        """Load a model. Raises EdgechatError."""
+        """Load a model and open its score file. Raises EdgechatError."""
         file = ScoreFile(Path(model.scores), n_scored)
         scores = file.scores()
         return cls(model, open_backend(model.plan, None), file, scores.sum(1, np.float64), scores.shape[1])
 
     def add(self, scores: Floats) -> None:
-        """Store the scores for the next chunk."""
+        """Store the scores of the next chunk."""
         self.file.append(scores)
         self.sums += scores.sum(1, np.float64)
         self.n_tokens += scores.shape[1]
 
 
 def score(task: QualityTask, tell: Tell) -> Scored:
-    """Score the text as requested. Raises EdgechatError."""
+    """Score the text as the task requests. Raises EdgechatError."""
     base_file = BaseFile(Path(task.base_file)) if task.base_file else None
     with ExitStack() as stack:
         loaded: list[_Loaded] = []
@@ -91,7 +91,7 @@ def score(task: QualityTask, tell: Tell) -> Scored:
 
 
 def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens:
-    """Return the text as tokens [n_chunks, n_ctx]. All models must tokenize it in the same way."""
+    """Return the text as tokens [n_chunks, n_ctx]. All models must split it into the same tokens."""
     first = vocabularies[0].tokenize(text, bos=True, special=False)
     for other in vocabularies[1:]:
         if other.tokenize(text, bos=True, special=False) != first:
@@ -109,7 +109,7 @@ def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens
 
 
 class _Scoring:
-    """Scores chunks of a text with several models."""
+    """Scores the chunks of a text with one or more models."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Scoring:
         self._base_file = base_file
         first = loaded[0].backend.vocabulary
         self._width = min(one.backend.vocabulary.size for one in loaded)
-        """Number of vocabulary tokens to compare; some models pad their rows."""
+        """Number of tokens in the vocabulary to compare. Some models pad their rows of logits."""
         self._bos = first.tokenize("", bos=True, special=False)[:1]
         n_base = base_file.n_vocab if base_file is not None else first.size
         if base_file is not None and any(one.backend.vocabulary.size != n_base for one in loaded):
@@ -133,7 +133,7 @@ class _Scoring:
         self._writer = BaseFileWriter(Path(task.save_base), chunks, first.size) if task.save_base else None
 
     def run(self, tell: Tell) -> None:
-        """Score the chunks that have not been scored yet."""
+        """Score all chunks that have not been scored yet."""
         for one in self._loaded:
             if not one.file.tokens_per_second:
                 tell(f"measuring the speed of {one.model.label}")
@@ -149,7 +149,7 @@ class _Scoring:
             self._writer.finish()
 
     def _missing(self, chunk: int) -> list[_Loaded]:
-        """Return the models that still have to compute a chunk, the base first."""
+        """Return the models that have yet to process a chunk, with the base first."""
         found = [one for one in self._loaded if one.file.n_chunks <= chunk]
         is_base_needed = self._writer is not None or (self._task.has_base and found)
         if is_base_needed and self._loaded[0] not in found:
@@ -174,7 +174,7 @@ class _Scoring:
             part = BatchPart(_SEQUENCE, start, fed[start:stop].tolist(), max(0, stop - first_row))
             for at, one in enumerate(models):
                 rows = one.backend.decode([part])[: len(targets)]
-                if not len(targets):  # the call ends before the middle, or contains only the last token
+                if not len(targets):  # nothing scored: before the second half, or the last token
                     continue
                 if at == 0 and self._writer is not None:
                     self._writer.write(coded(rows, self._pool))
@@ -192,7 +192,7 @@ class _Scoring:
                 one.add(scores)
 
     def _calls(self) -> Iterator[tuple[int, int]]:
-        """Yield the range of tokens that each call computes."""
+        """Yield the start and end of each call's range of tokens."""
         n_batch = min(one.backend.n_batch for one in self._loaded)
         for start in range(0, self._task.n_ctx, n_batch):
             yield start, min(start + n_batch, self._task.n_ctx)
@@ -208,7 +208,7 @@ class _Scoring:
 
 
 def _decode_speed(backend: Backend, tokens: Tokens) -> float:
-    """Return how fast tokens are decoded one by one, in tokens per second."""
+    """Return how fast tokens are decoded one at a time, in tokens per second."""
     backend.truncate(_SEQUENCE, 0)
     depth = min(_SPEED_DEPTH, len(tokens) // 2)
     backend.decode([BatchPart(_SEQUENCE, 0, tokens[:depth].tolist(), 1)])
@@ -219,10 +219,10 @@ def _decode_speed(backend: Backend, tokens: Tokens) -> float:
         backend.decode([BatchPart(_SEQUENCE, at, tokens[at : at + 1].tolist(), 1)])
         return time.perf_counter() - began
 
-    decode(depth)  # the first call may allocate memory
+    decode(depth)  # not counted, since the first call may allocate memory
     return 1 / statistics.median(decode(depth + 1 + at) for at in range(count))
 
 
 def main() -> None:
-    """Answer one QualityTask."""
+    """Run the QualityTask sent by the parent process."""
     answer(QualityTask, score)

@@ -1,4 +1,4 @@
-"""Files for measuring quality (the text, base files and scores), and the messages of the child process."""
+"""Files used to measure quality (the text, base files and scores), and the child process's messages."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from edgechat.planner.plan import LoadPlan
 _MAGIC = b"edgechat scores 1\n"
 _HEADER_BYTES = len(_MAGIC) + 8
 _MOST_FILES = 200
-"""Maximum number of files, of a few hundred kB each; the oldest are removed."""
+"""Maximum number of score files to keep. Each takes up a few hundred kB, and the oldest are removed first."""
 
 
 class ScoreFile:
-    r"""One model's scores for one text, stored in the cache folder so that a measurement can be resumed.
+    r"""The scores of one model on one text, cached on disk so that an interrupted measurement can resume.
 
         b"edgechat scores 1\n", then tokens per second as a float64, then float32 [4, n] for each chunk
 
-    The file name is a hash of everything that the scores depend on. An incomplete chunk at the end is cut
-    off.
+    The file is named after a hash of everything that affects the scores. If the last chunk is incomplete, it
+    is cut off.
     """
 
     def __init__(self, path: Path, n_scored: int) -> None:
-        """n_scored: number of scored tokens per chunk."""
+        """n_scored: the number of tokens scored in each chunk."""
         self._path = path
         self._chunk_bytes = 4 * 4 * n_scored
         self._n_scored = n_scored
@@ -52,7 +52,7 @@ class ScoreFile:
 
     @property
     def tokens_per_second(self) -> float:
-        """How fast tokens are decoded one by one; 0 if this has not been measured."""
+        """Speed of decoding tokens one at a time, or 0 if it has not been measured."""
         data = self._read(_HEADER_BYTES)
         return float(np.frombuffer(data, "<f8", 1, len(_MAGIC))[0]) if data.startswith(_MAGIC) else 0.0
 
@@ -64,7 +64,7 @@ class ScoreFile:
             raise self._error(error) from error
 
     def append(self, scores: Floats) -> None:
-        """Append the scores [4, n] for the next chunk. Raises DiskError."""
+        """Append the scores [4, n] of the next chunk. Raises DiskError."""
         try:
             with self._path.open("r+b") as file:
                 file.seek(_HEADER_BYTES + self.n_chunks * self._chunk_bytes)
@@ -74,7 +74,7 @@ class ScoreFile:
             raise self._error(error) from error
 
     def scores(self, most_chunks: int | None = None) -> Floats:
-        """Return the scores [4, n] for all tokens, or only for the first `most_chunks` chunks."""
+        """Return the scores [4, n] of all tokens, or only of those in the first `most_chunks` chunks."""
         n_chunks = self.n_chunks if most_chunks is None else min(most_chunks, self.n_chunks)
         data = self._read(_HEADER_BYTES + n_chunks * self._chunk_bytes)[_HEADER_BYTES:]
         chunks = np.frombuffer(data, "<f4").reshape(-1, 4, self._n_scored)
@@ -92,7 +92,7 @@ class ScoreFile:
 
 
 def score_path(*parts: bytes) -> Path:
-    """Return the path for scores that depend on `parts`. Raises FolderError or DiskError."""
+    """Return the path of the file for scores that depend on `parts`. Raises FolderError or DiskError."""
     digest = blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -105,7 +105,7 @@ def score_path(*parts: bytes) -> Path:
 
 
 def drop_oldest() -> None:
-    """Remove the oldest files if there are too many."""
+    """Remove the oldest score files if there are too many."""
     with contextlib.suppress(OSError):
         files = sorted((paths.cache_dir() / "quality").glob("*.scores"), key=os.path.getmtime)
         for path in files[:-_MOST_FILES]:
@@ -117,7 +117,7 @@ _MOST_BYTES = 64 << 20
 
 
 def shipped_text() -> Path:
-    """Return the path of the text shipped with edgechat."""
+    """Return the path to the text shipped with edgechat."""
     return paths.shipped(SHIPPED)
 
 
@@ -144,10 +144,11 @@ _MOST_CONTEXT, _MOST_VOCABULARY, _MOST_CHUNKS = 1 << 20, 1 << 22, 1 << 24
 
 
 class BaseFile:
-    """An untrusted base file, with a text's tokens and predictions (llama-perplexity --kl-divergence-base).
+    """An untrusted base file: the tokens of a text and a model's predictions for them.
 
-    It contains b"_logits_", int32 n_ctx, n_vocab and n_chunks, the tokens [n_chunks, n_ctx], and for each
-    chunk the rows of 16-bit numbers for its scored tokens; see `divergence.coded`.
+    Such files are written by llama-perplexity --kl-divergence-base. They start with b"_logits_", followed by
+    n_ctx, n_vocab and n_chunks (int32 each) and the tokens [n_chunks, n_ctx]. Then, for each chunk, come the
+    rows for its scored tokens, which consist of 16-bit numbers; see `divergence.coded`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -191,7 +192,7 @@ class BaseFile:
 
 
 class BaseFileWriter:
-    """Writes a base file, which has a temporary name until it is complete."""
+    """Writes a base file under a temporary name, and renames it once it is complete."""
 
     def __init__(self, path: Path, tokens: npt.NDArray[np.int32], n_vocab: int) -> None:
         """Create the file. tokens: [n_chunks, n_ctx]. Raises DiskError."""
@@ -236,7 +237,7 @@ class BaseFileWriter:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove the temporary file that a killed writer may have left behind."""
+    """Remove the temporary file that a writer leaves behind if it is killed."""
     with contextlib.suppress(OSError):
         _part(path).unlink()
 
@@ -246,12 +247,12 @@ def _part(path: Path) -> Path:
 
 
 def scored(n_ctx: int) -> int:
-    """Return how many tokens in a chunk are scored: those in the second half, except the first."""
+    """Return how many tokens of each chunk are scored: those in the second half, except the first."""
     return n_ctx - 1 - n_ctx // 2
 
 
 def file_bytes(n_ctx: int, n_vocab: int, n_chunks: int) -> int:
-    """Return the size of a base file."""
+    """Return the size of a base file in bytes."""
     return _BASE_HEADER_BYTES + n_chunks * (4 * n_ctx + 2 * scored(n_ctx) * row_codes(n_vocab))
 
 
@@ -259,31 +260,31 @@ class ScoredModel(msgspec.Struct, frozen=True):
     """A model to score, and where to store its scores."""
 
     label: str
-    """Its name in progress reports, such as 'Q4_K_M'."""
+    """The model's name in progress reports, such as 'Q4_K_M'."""
     plan: LoadPlan
     scores: str
 
 
 class QualityTask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A request to score a text with models that are loaded at the same time."""
+    """A request to score a text with one or more models, all loaded at the same time."""
 
     text: str
-    """Path of the text."""
+    """Path to the text."""
     n_ctx: int
     """Number of tokens per chunk."""
     n_chunks: int
-    """0 for the whole text."""
+    """Number of chunks to score; 0 for the whole text."""
     models: tuple[ScoredModel, ...]
     has_base: bool = False
     """Whether the first model is the base for the others."""
     base_file: str = ""
-    """Path of stored predictions to compare with. Their tokens are used instead of the text."""
+    """Path to stored predictions to compare with. If given, their tokens are used instead of the text."""
     save_base: str = ""
-    """Path at which to save the first model's predictions."""
+    """Path for saving the first model's predictions."""
 
 
 class Scored(msgspec.Struct, frozen=True, tag=True):
-    """Reports that the text has been scored."""
+    """Reports that the text was scored."""
 
     n_chunks: int
 

@@ -1,8 +1,8 @@
-"""Speed benchmark in a child process: uses an engine like the worker's, and also calls its backend directly.
+"""Speed benchmark that runs in a child process, on an engine like the worker's and directly on its backend.
 
-The ways of decoding take turns, in a different order each round, so that noise affects all of them equally.
-They share one controller, which starts with what earlier sessions have learned. The bare loop decodes the
-tokens in a fixed list one after another, without sampling or converting them to text, in a separate sequence.
+The ways of decoding take turns, in a different order each round, so that noise affects them all equally.
+They share one controller, which starts out with what earlier sessions have learned. The bare loop runs in its
+own sequence: it decodes tokens from a fixed list one at a time, without sampling or converting them to text.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
-"""Number of prompt tokens that are timed at each depth."""
+"""Number of prompt tokens to time at each depth."""
 _CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
 _ROOM = 256
-"""Tokens of context in addition to the greatest depth."""
+"""Tokens of context to allow beyond the greatest depth."""
 _DECODED = 8
 """Number of tokens to decode at each depth."""
 _DEPTHS_SECONDS = 60.0
-"""Once this many seconds have passed, greater depths are skipped."""
+"""Time limit after which the remaining depths are skipped, in seconds."""
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
 
 _TEXT = (
@@ -56,11 +56,11 @@ TASKS = {
     "prose": "Explain how a bicycle stays upright while it is moving, to a curious child.",
     "editing": f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
 }
-"""Prompts, keyed by the kind of text that they ask for."""
+"""Prompts, keyed by the kind of text that each one asks for."""
 
 
 class BareModel:
-    """The engine's backend, called directly, using a slot that the engine does not use."""
+    """The engine's backend, called directly, in a slot that the engine does not use."""
 
     def __init__(self, engine: EngineCore) -> None:
         self._backend = engine.backend
@@ -74,16 +74,16 @@ class BareModel:
 
     @property
     def depth(self) -> int:
-        """Number of tokens in the cache."""
+        """Number of tokens currently in the cache."""
         return self._slot.length
 
     @property
     def room(self) -> int:
-        """Number of tokens that still fit."""
+        """Number of tokens that can still be added to the cache."""
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Run a call with this many tokens and return the seconds it took. The tokens stay in the cache."""
+        """Decode this many tokens in one call and return its duration in seconds. The tokens stay cached."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:
@@ -99,28 +99,28 @@ class BareModel:
             return seconds
 
     def go_to(self, depth: int) -> None:
-        """Change the number of tokens in the cache to `depth`, or nearly so if it cannot be truncated."""
+        """Bring the number of cached tokens to `depth`, or close to it if the cache cannot be truncated."""
         if self.depth > depth and not self._cache.truncate(self._slot, depth):
             self._cache.clear(self._slot)
         while self.depth < depth:
             self.call(min(depth - self.depth, self.n_batch), 0)
 
     def decode(self, tokens: int) -> float:
-        """Decode tokens one by one and return the speed in tokens per second."""
+        """Decode tokens one at a time and return the speed in tokens per second."""
         return tokens / sum(self.call(1, 1) for _ in range(tokens))
 
     def clear(self) -> None:
-        """Empty the cache."""
+        """Remove all tokens from the cache."""
         self._cache.clear(self._slot)
 
 
 def measure(task: BenchTask, tell: Tell) -> BenchReport:
-    """Load the model and measure it. Raises EdgechatError."""
+    """Load the model and benchmark it. Raises EdgechatError."""
     tell("loading the model")
     engine, model, _ = load(task.plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
     bare = BareModel(engine)
     tell("reading prompts")
-    # A longer prompt, none of which is in the cache.
+    # A longer prompt, no part of which is cached.
     n_words = min(512, task.plan.context // 4)
     prompt = " ".join(_WORDS[at * 7 % len(_WORDS)] for at in range(n_words))
     first = _reply(engine, prompt, frozenset(), 2)
@@ -171,14 +171,14 @@ def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
 
 
 def _has_choice(plan: LoadPlan) -> bool:
-    """Return whether a plan allows both kinds of attention; an 8-bit cache requires flash attention."""
+    """Return whether both kinds of attention would work; an 8-bit cache requires flash attention."""
     return plan.backend == "llama.cpp" and plan.cache_type == "f16"
 
 
 def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtDepth, ...]:
-    """Load just the model with the other kind of attention, and measure it at depths up to `deepest`.
+    """Load the model alone with the other kind of attention, and measure it at depths up to `deepest`.
 
-    Returns () if it cannot be loaded, as plain attention takes more memory.
+    Returns () if it fails to load, since plain attention needs more memory.
     """
     other = msgspec.structs.replace(
         plan,
@@ -201,7 +201,7 @@ def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtD
 
 
 def _curve(bare: BareModel, n_outputs_max: int) -> dict[int, float]:
-    """Return C(n) for several n, in milliseconds."""
+    """Return C(n), the time taken by a call with n rows, in milliseconds for several n."""
     seconds: dict[int, list[float]] = {n: [] for n in _CALL_SIZES if n <= n_outputs_max}
     for _ in range(_REPEATS):
         for n, measured in seconds.items():
@@ -238,7 +238,7 @@ def _decoding_runs(
 
 
 def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
-    """Return the drafters for each way of decoding: none, each on its own, and all together."""
+    """Return the drafters used in each way of decoding: none, each one alone, and all of them together."""
     named: dict[str, Source] = {OWN_LAYERS: "mtp", NGRAMS: "ngram"}
     ways: dict[str, frozenset[Source]] = {PLAIN: frozenset()}
     for name in model.drafters:
@@ -249,7 +249,7 @@ def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
 
 
 def _reply(engine: EngineCore, prompt: str, sources: frozenset[Source], max_tokens: int) -> Finished:
-    """Answer a prompt, with drafts from `sources`. Raises EdgechatError."""
+    """Generate a reply to a prompt, using the drafters in `sources`. Raises EdgechatError."""
     engine.speculation.sources = sources
     request = ChatRequest(
         id=f"{time.perf_counter_ns()}",
@@ -269,5 +269,5 @@ def _reply(engine: EngineCore, prompt: str, sources: frozenset[Source], max_toke
 
 
 def main() -> None:
-    """Answer one BenchTask."""
+    """Run the BenchTask sent by the parent process."""
     answer(BenchTask, measure)

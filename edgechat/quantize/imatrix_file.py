@@ -1,6 +1,6 @@
-"""Importance matrices in llama-imatrix's GGUF format, which stores two arrays for each weight.
+"""Importance matrices in llama-imatrix's GGUF format.
 
-NAME.in_sum2 has the sums of squared activations, and NAME.counts how many rows were added up.
+For each weight, NAME.in_sum2 has the sums of squared activations, and NAME.counts the number of rows summed.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class _Maker:
         (types,) = level_types(self._source, ["F16"], has_importance=False)
         self._check_disk(self._source.file_size(types))
         (file,) = self._write("source", "F16", {})
-        self._source = copy.copy(self._source)  # # so that its name does not change
+        self._source = copy.copy(self._source)  # so that its name does not change
         self._source.paths, self._source.header = (file,), read_model(file)
 
     def _find_imatrix(self) -> None:
@@ -302,7 +302,7 @@ class _Maker:
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
-        # # There is nothing to compare: the mixture is smaller than every level, or identical to one.
+        # There is nothing to compare: the mixture is smaller than every level, or identical to one.
         if self._source.file_size(rivals[rival]) > n_bytes or types.items() <= rivals[rival].items():
             (loss,) = self._measure(mixed)
             return self._finish(mixed, rival, types, loss)

@@ -58,7 +58,7 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
     ]
     for _, name, below, above in sorted(steps, key=lambda step: -step[0]):
         cost = above.n_bytes - below.n_bytes
-        if chosen[name] is below and cost <= left:  # # otherwise, an earlier step for this tensor did not fit
+        if chosen[name] is below and cost <= left:  # otherwise, an earlier step for this tensor did not fit
             chosen[name] = above
             left -= cost
     return chosen

@@ -68,7 +68,7 @@ class Probe:
         self._reader, self._weights, self._importance = reader, weights, importance
         self._chunks, self._threads = chunks, threads
         self._base = [reader.logits(chunk, len(chunk) // 2).copy() for chunk in chunks]
-        self._addresses = addresses.found  # # filled in while the base's logits were computed
+        self._addresses = addresses.found  # filled in while the base's logits were computed
 
     def options(
         self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
@@ -91,7 +91,7 @@ class Probe:
             tell("measuring what the model loses by each group of tensors", number / len(groups))
             sensitivity = self._sensitivity(group, errors)
             sensitivities |= dict.fromkeys(group, sensitivity)
-        # # For tensors that no operation used (an unused expert, a head), assume average sensitivity.
+        # For tensors that no operation used (an unused expert, a head), assume average sensitivity.
         usual = float(np.median(list(sensitivities.values()))) if sensitivities else 1.0
         return {
             name: [
