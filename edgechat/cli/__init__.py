@@ -1,1 +1,1 @@
-"""Command line: one file per command or group of commands, in `commands/` and `chat/run.py`."""
+"""The command line: one file for each command or group of commands, in `commands/` and `chat/run.py`."""

@@ -1,6 +1,6 @@
-"""Coding agents, and how to point each one at a server: variables, arguments, temporary files.
+"""Coding agents and how to point each of them at a server: variables, arguments and temporary files.
 
-The user's own files are not changed.
+The agents' own configuration files are left unchanged.
 """
 
 from __future__ import annotations
@@ -12,58 +12,58 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE_MS = 3_600_000
-"""Agents' timeout: on a CPU, the first prompt of some of them takes minutes."""
+"""Timeout for agents in milliseconds. On a CPU, processing some agents' first prompt takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server, as an agent sees it."""
+    """A server, described as an agent needs it."""
 
     url: str
-    """Base URL without /v1."""
+    """Base URL, without /v1."""
     key: str
     model: str
     context: int
-    """Context length in tokens."""
+    """Context length, in tokens."""
     sees: bool = False
-    """Whether the model takes images; many agents send them only if told that it does."""
+    """Whether the model accepts images. Many agents only send images to a model declared to do so."""
 
     @property
     def modalities(self) -> list[str]:
-        """The model's input modalities."""
+        """The types of input that the model accepts."""
         return ["text", "image"] if self.sees else ["text"]
 
     @property
     def answer_tokens(self) -> int:
-        """Maximum number of tokens in an answer."""
+        """Maximum length of an answer, in tokens."""
         return min(8192, self.context // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """An agent's command-line arguments, environment and files."""
+    """The command-line arguments, environment variables and files for an agent."""
 
     arguments: tuple[str, ...] = ()
-    """Arguments placed before the user's."""
+    """Arguments that come before the user's."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    """Variables to set, or to remove (None)."""
+    """Environment variables to set, or to remove if None."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Contents of files in the temporary folder, by name."""
+    """Contents of files to create in the temporary folder, keyed by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A coding agent."""
+    """A coding agent that edgechat can set up."""
 
     name: str
     install: str
-    """Command that installs the agent."""
+    """Command for installing the agent."""
     settings: Callable[[ServerAddress, Path], AgentSettings]
-    """Called with the server and the temporary folder."""
+    """Function called with the server and the path of the temporary folder."""
 
 
 def any_program(address: ServerAddress, _: Path) -> AgentSettings:
-    """Return the variables that most clients for OpenAI, Anthropic and Ollama read."""
+    """Return the environment variables that most OpenAI, Anthropic and Ollama clients read."""
     others = {
         "ANTHROPIC_BASE_URL": address.url,
         "ANTHROPIC_AUTH_TOKEN": address.key,
@@ -82,8 +82,8 @@ def _for_openai(address: ServerAddress) -> dict[str, str]:
 
 
 def _codex(address: ServerAddress, _: Path) -> AgentSettings:
-    # Codex warns that it has no metadata for the model. It would accept some (model_catalog_json), but they
-    # must include a system prompt, which would replace Codex's own.
+    # Codex warns that it has no metadata for the model. The user could supply some (model_catalog_json), but
+    # that has to include a system prompt, which would replace Codex's own.
     provider = {
         "name": "edgechat",
         "base_url": f"{address.url}/v1",
@@ -112,7 +112,7 @@ def _claude(address: ServerAddress, _: Path) -> AgentSettings:
         **dict.fromkeys(models, address.model),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(address.answer_tokens),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        # The header changes with each request, so nothing after it in the prompt would be found in the cache.
+        # The header is different in each request, so nothing after it in the prompt would ever be cached.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "API_TIMEOUT_MS": str(_PATIENCE_MS),
     }

@@ -1,8 +1,8 @@
-"""Shell completion of values: names and ids on this machine.
+"""Shell completion of values: names and IDs found on this machine.
 
-Shells evaluate completions, and names are untrusted (a file, a title), so values that would need
-quoting are omitted. Errors are ignored, since their text would end up on the line being typed. If
-there are no completions, the shell completes paths.
+Shells evaluate completions, and names come from untrusted sources (files, titles), so any value that would
+need quoting is omitted. Errors are ignored, because messages would end up in the middle of the line being
+typed. If there are no completions, the shell completes paths.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from edgechat.cli.declaring import Completer
 
 VARIABLE = "_EDGECHAT_COMPLETE"
-"""Environment variable that a shell sets to request completions; see `shell_completion`."""
-# Values that start with - would be mistaken for options.
+"""Environment variable that a shell sets to request completions. See `shell_completion`."""
+# A value that starts with - would be mistaken for an option.
 _SAFE_VALUE = re.compile(r"[\w./:@+][\w./:@+-]*")
 _UNSAFE_IN_DESCRIPTION = re.compile(r"[^\w ,.;!?/+-]+")
 _MOST = 100
-"""Maximum number of conversations, and of characters in a description."""
+"""Maximum number of conversations to list, and maximum length of a description in characters."""
 _DRAFTERS = (
     ("auto", "whatever is on this machine and fits"),
     ("none", "no drafting"),
@@ -69,7 +69,7 @@ def _catalogue() -> Iterator[tuple[str, str]]:
     from edgechat.models.catalogue import catalogue
 
     for entry in catalogue():
-        if entry.repo is not None:  # models without a repository ship with edgechat
+        if entry.repo is not None:  # a model without a repository is shipped with edgechat
             yield entry.name, entry.description
 
 
@@ -121,7 +121,7 @@ def _remotes() -> Iterator[tuple[str, str]]:
 
 
 def _remote_models() -> Iterator[tuple[str, str]]:
-    """Yield models that other servers have answered with before; contacts no server."""
+    """Yield models that other servers have used to answer before. No server is contacted."""
     from edgechat import settings
     from edgechat.models.remote.measured import measured_speeds
 
@@ -145,4 +145,4 @@ trashed_chats = _completer(lambda: _chats(trashed=True))
 quants = _completer(_quants)
 qualities = _completer(_qualities)
 paths = _completer()
-"""No completions, so that the shell completes paths; click's default would repeat the typed text."""
+"""Offers no completions, so that the shell completes paths. click's default would repeat the typed text."""

@@ -1,4 +1,4 @@
-"""Options, arguments, commands and groups: click's classes, with value types shown in --help."""
+"""Options, arguments, commands and groups based on click's classes, with value types shown in --help."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from edgechat.cli.terminal_io import as_text
 INTERRUPTED = 130
 
 Completer = Callable[[str], list[tuple[str, str]]]
-"""Maps the start of a value to the matching values, each with a description."""
+"""A function that takes what has been typed and returns the matching values, each with a description."""
 
 
 class ArgumentText(click.ParamType[Any]):
-    """Text, with non-UTF-8 bytes replaced. Paths use plain strings instead."""
+    """Text in which non-UTF-8 bytes are replaced. Paths use plain strings instead."""
 
     name = "str"
 
@@ -41,7 +41,7 @@ TEXT = ArgumentText()
 
 
 class Number(click.ParamType[Any]):
-    """A number with inclusive bounds."""
+    """A number within inclusive bounds."""
 
     def __init__(self, kind: type[int | float], min: float | None = None, max: float | None = None) -> None:
         self.kind, self.min, self.max = kind, min, max
@@ -49,13 +49,13 @@ class Number(click.ParamType[Any]):
 
     @property
     def bounds(self) -> str:
-        """The bounds as --help shows them: 0<=x<=5."""
+        """The bounds as shown by --help: 0<=x<=5."""
         if self.min is None:
             return "" if self.max is None else f"x<={self.max}"
         return f"x>={self.min}" if self.max is None else f"{self.min}<=x<={self.max}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType.convert`. NaN is out of bounds."""
+        """See `click.ParamType.convert`. NaN counts as out of bounds."""
         try:
             number = self.kind(value)
         except ValueError:
@@ -70,7 +70,7 @@ class Number(click.ParamType[Any]):
 
 
 def _shown_type(param: click.Parameter) -> str:
-    """Return the value type as --help shows it: <int>, <a|b>, <list[str]>."""
+    """Return the type of a value as shown by --help: <int>, <a|b>, <list[str]>."""
     kind = param.type
     if isinstance(kind, click.Choice):
         return f"<{'|'.join(kind.choices)}>"
@@ -91,7 +91,7 @@ def _offers(complete: Completer | None) -> Any:
 
 
 class CliOption(click.Option):
-    """An option whose values a shell can complete by calling `complete`."""
+    """An option whose values are completed in the shell by calling `complete`."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **{"show_default": True} | attributes)
@@ -109,7 +109,7 @@ class CliOption(click.Option):
 
 
 class CliArgument(click.Argument):
-    """An argument whose values a shell can complete by calling `complete`."""
+    """An argument whose values are completed in the shell by calling `complete`."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **attributes)
@@ -130,7 +130,7 @@ class CliArgument(click.Argument):
 
 
 class Debug:
-    """Whether --debug was given, before or after the command."""
+    """Stores whether --debug was given, either before or after the command."""
 
     on = False
 
@@ -140,7 +140,7 @@ def _debug(_context: click.Context, _param: click.Parameter, given: bool) -> Non
 
 
 def _offline(context: click.Context, _param: click.Parameter, given: bool) -> None:
-    """Keep this command and its child processes off the network."""
+    """Keep this command and its child processes offline."""
     if not given:
         return
     before = os.environ.get(OFFLINE)
@@ -168,10 +168,10 @@ debug_option = option(
 
 
 class CliCommand(click.Command):
-    """A command with a --debug option, and a section for arguments in --help."""
+    """A command that has a --debug option and lists its arguments in --help."""
 
     def __init__(self, *args: Any, offline: bool = False, **attributes: Any) -> None:
-        """offline: whether to add --offline."""
+        """offline: whether to add an --offline option."""
         super().__init__(*args, **attributes)
         if offline:
             offline_option(self)
@@ -186,12 +186,12 @@ class CliCommand(click.Command):
 
 
 class CliGroup(click.Group):
-    """A group that lists commands in the order of declaration, and suggests similar ones for typos."""
+    """A group that lists its commands in order of declaration, and suggests corrections for typos."""
 
     command_class = CliCommand
 
     def __init__(self, *args: Any, debug: bool = True, offline: bool = False, **attributes: Any) -> None:
-        """debug, offline: whether the group itself has --debug and --offline."""
+        """debug, offline: whether the group itself has the options --debug and --offline."""
         super().__init__(*args, **{"subcommand_metavar": "COMMAND [ARGS]..."} | attributes)
         if offline:
             offline_option(self)
@@ -213,14 +213,14 @@ class CliGroup(click.Group):
 
 
 class LazyCommands(UserDict[str, click.Command]):
-    """Commands by name, in the order of --help, imported on first use."""
+    """Commands keyed by name, in the order that --help lists them, each imported on first use."""
 
     def __init__(self, package: str, places: dict[str, tuple[str, str]]) -> None:
-        """places: maps each command to its module and function ("models.rm") and the start of its help."""
+        """places: maps each command to its module and function ("models.rm") and a summary."""
         super().__init__()
         self.data = {name: f"{package}.{place}" for name, (place, _) in places.items()}  # type: ignore[misc]
         self.summaries = {name: CliCommand(name, help=text) for name, (_, text) in places.items()}
-        """Stand-ins that have only a command's help text."""
+        """Stand-ins that have nothing but a command's help text."""
 
     def __getitem__(self, name: str) -> click.Command:
         """Import and return a command."""
@@ -232,7 +232,10 @@ class LazyCommands(UserDict[str, click.Command]):
 
 
 class CommandGroup(CliGroup):
-    """The program: lists commands without importing them, and suggests `edgechat run guide` for `guide`."""
+    """The top-level group. Lists commands without importing them.
+
+    Suggests `edgechat run guide` for `edgechat guide`.
+    """
 
     commands: LazyCommands
 
@@ -264,7 +267,7 @@ class CommandGroup(CliGroup):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """See `click.Group.resolve_command`."""
-        if ctx.resilient_parsing:  # completing
+        if ctx.resilient_parsing:  # for shell completion
             return super().resolve_command(ctx, args)
         if args[0] == "chat":
             ctx.fail(
@@ -278,9 +281,9 @@ class CommandGroup(CliGroup):
 
 @contextlib.contextmanager
 def _own_endings() -> Iterator[None]:
-    """Make arguments in usage errors safe for a terminal, and override how click ends the program.
+    """Make arguments quoted in usage errors safe for a terminal, and change how click ends the program.
 
-    click prints "Aborted!" on Ctrl+C, and fails if whatever reads the output has closed it.
+    By default, click prints "Aborted!" on Ctrl+C, and fails if whatever reads its output closes the pipe.
     """
     try:
         yield
@@ -296,7 +299,7 @@ def _own_endings() -> Iterator[None]:
 
 
 def suggest(ctx: click.Context, word: str, command: list[str]) -> None:
-    """Fail, suggesting a command."""
+    """Fail with a usage error that suggests a command."""
     ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(command))}")
 
 

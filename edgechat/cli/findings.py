@@ -1,6 +1,6 @@
-"""Findings: what keeps models from running well on this machine, and the remedies.
+"""Findings: what keeps models from running well on this machine, and how to fix it.
 
-Each layer checks its own files; this module collects the reports.
+Each layer checks its own files, and this module collects the results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Weight(IntEnum):
-    """Severity of a finding. Everything above NOTE is a problem."""
+    """Severity of a finding. Anything above NOTE counts as a problem."""
 
     NOTE = 0
     TIGHT = 1
@@ -60,17 +60,17 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding, why it matters, and what to do."""
+    """Something that was found, why it matters, and how to fix it."""
 
     weight: Weight
     what: str
     why: str
     fix: str
-    """Text; lines that start with two spaces are commands."""
+    """Instructions, in which lines that start with two spaces are commands."""
 
 
 def all_findings() -> Iterator[Finding]:
-    """Yield problems with edgechat's own files, and with this machine."""
+    """Yield problems with edgechat's own files and with this machine."""
     yield from own_findings()
     yield from machine_findings(survey(), _disks())
 
@@ -91,7 +91,7 @@ def own_findings() -> Iterator[Finding]:
         try:
             check()
         except FolderError:
-            continue  # reported by `_folders`
+            continue  # `_folders` reports it
         except EdgechatError as error:
             if error.message not in reported:
                 yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
@@ -99,7 +99,7 @@ def own_findings() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    """Yield a finding for each folder that is not writable; if one cannot be created, report only that."""
+    """Yield a finding for each folder that is not writable. If one cannot even be created, stop there."""
     kinds: tuple[tuple[Callable[[], Path], str], ...] = (
         (paths.config_dir, "Settings are read from this folder."),
         (paths.data_dir, "Conversations and models are stored in this folder."),
@@ -111,7 +111,7 @@ def _folders() -> Iterator[Finding]:
             path = folder()
         except FolderError as error:
             yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
-            return  # the others fail in the same way
+            return  # creating the others would fail in the same way
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -124,11 +124,11 @@ def _folders() -> Iterator[Finding]:
 
 
 def _unreadable_folders() -> Iterator[Finding]:
-    """Yield a note for each models folder that cannot be read."""
+    """Yield a note for each folder of models that cannot be read."""
     try:
         skipped = inventory().skipped
     except EdgechatError:
-        return  # reported by the catalogue check
+        return  # reported by the check of the catalogue
     for path, reason in list(skipped.items())[:_MOST_NOTES]:
         what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
         fix = "To use them, give your user permission to read the folder."
@@ -136,7 +136,7 @@ def _unreadable_folders() -> Iterator[Finding]:
 
 
 def _failed_starts() -> Iterator[Finding]:
-    """Yield a note for each model whose engine failed at its last start."""
+    """Yield a note for each model whose engine failed the last time it was started."""
     for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
         if start.failure:
             what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
@@ -166,7 +166,7 @@ def _check_chats() -> None:
 
 
 def _disks() -> dict[Path, int]:
-    """Return the free bytes for each models folder, counting each disk once."""
+    """Return the free disk space for each folder of models, in bytes, counting each disk only once."""
     free: dict[Path, int] = {}
     folders = [hub_cache()]
     with suppress(FolderError):
@@ -179,7 +179,7 @@ def _disks() -> dict[Path, int]:
 
 
 def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding]:
-    """Yield findings about this machine and its llama.cpp. disks: free bytes, by models folder."""
+    """Yield findings about this machine and its llama.cpp. disks: free bytes, keyed by models folder."""
     for failure in survey.failures:
         yield _failure(failure)
     if survey.build is not None:
@@ -224,14 +224,14 @@ def _failure(failure: Failure) -> Finding:
 
 
 def _unused(cards: tuple[Accelerator, ...], build: Build) -> Iterator[Finding]:
-    """Yield a finding for each vendor whose GPUs llama.cpp does not use."""
+    """Yield a finding for each GPU vendor whose cards llama.cpp does not use."""
     for vendor, maker in _NAMES.items():
         unused = [card for card in cards if card.vendor == vendor and not card.usable]
         if not unused:
             continue
         names = ", ".join(dict.fromkeys(_described(card) for card in unused))
         built = [name for name in DRIVERS[vendor] if name in (*build.backends, *build.unloaded)]
-        # A GPU built into an Intel or AMD processor shares its memory and is seldom faster than the CPU.
+        # A GPU inside an Intel or AMD processor shares its memory, and is seldom faster than the CPU.
         integrated = vendor in ("intel", "amd") and all(card.shares_ram for card in unused)
         weight = Weight.NOTE if integrated else Weight.SLOW
         if built:
@@ -270,7 +270,7 @@ def _unseen(vendor: Vendor, names: str, built: list[str], weight: Weight) -> Fin
 
 
 def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
-    """Yield a note if MLX could use the GPU but is not installed."""
+    """Yield a note if MLX would be able to use the GPU but is not installed."""
     if profile.mlx or not any(card.is_apples for card in profile.accelerators):
         return
     why = "MLX models require it; edgechat would use the better of MLX and llama.cpp for each model."
@@ -284,7 +284,7 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
         return
     grave = [name for name in missing if name in ESSENTIAL]
     if frozen() and not grave:
-        return  # the archive has already chosen its best build
+        return  # the packaged program has already picked its best build
     listed = ", ".join(grave or missing)
     what = f"This build of llama.cpp does not use these instruction sets of the CPU: {listed}."
     why = "Models run at half speed or less." if grave else "Prompts are read somewhat more slowly."
@@ -292,7 +292,7 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
 
 
 def _amx(failure: str, build: Build) -> Iterator[Finding]:
-    """Yield a note if a server CPU's matrix unit is unused."""
+    """Yield a note if the matrix unit of a server CPU is not used."""
     if failure and not frozen():
         what = f"AMX, the matrix unit of this processor, is not used: its trial {failure}."
         why = "Prompts would be read up to 1.7 times as fast."
@@ -301,7 +301,7 @@ def _amx(failure: str, build: Build) -> Iterator[Finding]:
 
 
 def _attention(speed: DeviceSpeed) -> Iterator[Finding]:
-    """Yield a note for each attention shape that was not measured."""
+    """Yield a note for each attention shape whose speed could not be measured."""
     for heads, why in speed.unmeasured.items():
         yield Finding(
             Weight.NOTE,
@@ -356,7 +356,7 @@ def _disk(folder: Path, free: int) -> Iterator[Finding]:
     yield Finding(Weight.TIGHT if little else Weight.NOTE, what, why, fix)
 
 
-# Remedies: commands that install what is missing, for this installation and shell.
+# Remedies: commands that install what is missing, suited to this installation and shell.
 
 DRIVERS: dict[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA", "Vulkan"),
@@ -364,7 +364,7 @@ DRIVERS: dict[Vendor, tuple[str, ...]] = {
     "intel": ("SYCL", "Vulkan"),
     "apple": ("MTL",),
 }
-"""ggml's backends for each vendor's GPUs."""
+"""The ggml backends that support each vendor's GPUs."""
 _OPTIONS = {
     "CUDA": "GGML_CUDA",
     "ROCm": "GGML_HIP",
@@ -380,12 +380,12 @@ _TOOLKITS = {
     "MTL": ("xcrun", "Xcode's command line tools (xcode-select --install)"),
 }
 _ARCHIVES = {"CUDA": "cuda", "Vulkan": "vulkan"}
-"""Backends with separate archives, for x86-64 only; Metal is in every archive for Macs."""
+"""Backends that come in archives of their own, for x86-64 only. All archives for Macs include Metal."""
 _PACKAGE = "llama-cpp-python"
 
 
 def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> tuple[str, str]:
-    """Return the backend to build for a vendor's GPUs ('' for None), and instructions for building it."""
+    """Return the backend to build for a vendor's GPUs ('' if vendor is None), and how to build it."""
     backend = _backend_for(vendor) if vendor else ""
     shown = {"MTL": "Metal"}.get(backend, backend)
     if frozen():
@@ -400,14 +400,14 @@ def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> 
 
 
 def install_llama(version: str | None = None, options: str = "") -> str:
-    """Return the command that rebuilds llama-cpp-python, on lines that start with two spaces."""
+    """Return the command that rebuilds llama-cpp-python, on lines indented by two spaces."""
     if frozen():
         return _other_download("")
     package = f"{_PACKAGE}=={version}" if version else _PACKAGE
     if importlib.util.find_spec("pip") is not None:
         command = [f"{sys.executable} -m pip install", "--force-reinstall --no-cache-dir --no-deps"]
         command.append(f"--no-binary {_PACKAGE} {package}")
-    else:  # uv creates environments without pip
+    else:  # environments created by uv have no pip
         command = [f"uv pip install --python {sys.executable}", f"--no-cache --reinstall-package {_PACKAGE}"]
         command.append(f"--no-binary-package {_PACKAGE} {package}")
     if sys.platform == "win32":
@@ -417,9 +417,9 @@ def install_llama(version: str | None = None, options: str = "") -> str:
 
 
 def install(package: str, *, archive: str) -> str:
-    """Return the command that installs a package, on a line that starts with two spaces.
+    """Return the command that installs a package, on a line indented by two spaces.
 
-    archive: the archive to download instead, if edgechat was not installed with pip.
+    archive: which archive to download instead, if edgechat is the packaged program.
     """
     if frozen():
         return f"Download edgechat again: the archive for {archive}."
@@ -429,7 +429,7 @@ def install(package: str, *, archive: str) -> str:
 
 
 def _other_download(backend: str) -> str:
-    """Return which archive to download instead, for users of the packaged program."""
+    """Tell users of the packaged program which archive to download instead."""
     if backend not in _ARCHIVES:
         return "Download edgechat again: the archive for this system and CPU."
     if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):
@@ -441,7 +441,7 @@ def _other_download(backend: str) -> str:
 
 
 def _backend_for(vendor: Vendor) -> str:
-    """Return the best backend for a vendor's GPUs that the installed tools can build."""
+    """Return the best backend for a vendor's GPUs that can be built with the tools installed here."""
     if vendor == "amd" and (frozen() or shutil.which("hipcc") is None):
-        return "Vulkan"  # it does not need ROCm, which supports few cards
+        return "Vulkan"  # works without ROCm, which supports few cards
     return {"nvidia": "CUDA", "amd": "ROCm", "apple": "MTL"}.get(vendor, "Vulkan")

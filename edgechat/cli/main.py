@@ -1,6 +1,6 @@
-"""The `edgechat` command: its options, and the only place that turns errors into text and exit codes.
+"""The `edgechat` command: its options, and the one place where errors become messages and exit codes.
 
-Each command's module is imported when the command is called.
+The module of a command is not imported until that command is called.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def app(
     screen_reader: bool,
 ) -> None:
     """Open the chat, or run a command."""
-    from edgechat.base import logs  # 11 ms, which `edgechat --version` can do without
+    from edgechat.base import logs  # takes 11 ms, and `edgechat --version` does not need it
 
     logs.to_file()
     if context.invoked_subcommand is not None:
@@ -242,7 +242,7 @@ def app(
 
 
 def _settings_ask_for_plain_mode() -> bool:
-    """Return True if the settings request the plain mode; invalid settings are left for the app to report."""
+    """Return True if the settings ask for plain mode. If they are invalid, the app will report that."""
     from edgechat import settings
 
     with contextlib.suppress(EdgechatError):
@@ -256,7 +256,7 @@ def run_cli() -> int:
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open until the program ends)
     for stream in (sys.stdout, sys.stderr):
-        # Show characters that the terminal cannot encode as question marks.
+        # Print question marks for characters that the terminal's encoding does not have.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     return translated(_run)
@@ -268,23 +268,26 @@ def _run() -> None:
         from edgechat.cli import shell_completion
 
         sys.exit(shell_completion.answer(app, "edgechat", asked))
-    app(prog_name="edgechat")  # given explicitly, since a frozen program is edgechat.exe
+    app(prog_name="edgechat")  # set explicitly, because the packaged program may be called edgechat.exe
 
 
 def translated(work: Callable[[], object]) -> int:
-    """Run `work` and return the exit code; report errors on stderr, with a traceback first under --debug."""
+    """Run `work` and return the exit code.
+
+    Errors are reported on stderr, after a traceback if --debug was given.
+    """
     try:
         try:
             work()
         finally:
-            sys.stdout.flush()  # while errors can still be reported
+            sys.stdout.flush()  # do this now, while errors can still be reported
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()
-        return 0  # `set -o pipefail` would report a reader that stopped early as a failure
+        return 0  # with `set -o pipefail`, a reader that stops early must not look like a failure
     except Exception as error:
         return _report(error)
     return 0
@@ -310,7 +313,7 @@ def _report(error: Exception) -> int:
 
         from edgechat.base import logs
 
-        logs.to_file()  # the error may have come before the log file was opened
+        logs.to_file()  # in case the error came before the log file was opened
         logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
             f"Internal error in edgechat: {type(error).__name__}: {error}",
@@ -320,6 +323,6 @@ def _report(error: Exception) -> int:
 
 
 def _discard_stdout() -> None:
-    # Otherwise flushing the buffer at exit would fail again, with a traceback.
+    # Otherwise, flushing the buffer at exit would fail again and print a traceback.
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Options and arguments shared by several commands."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from edgechat.settings import EngineName, RuntimeQuant
 
 MOST = 2**31 - 1
-"""Maximum number of tokens or conversations, as in settings.toml."""
+"""Upper limit for numbers of tokens or conversations, the same as in settings.toml."""
 
 
 def _adapters(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Return the adapters, or None to use those in the settings."""
+    """Return the adapters given, or None to use the ones in the settings."""
     return () if given == ("off",) else given or None
 
 
@@ -67,7 +67,7 @@ anyway_option = option("--load-anyway", is_flag=True, help="Load the model even 
 def checked_workers(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Check the workers' addresses; return None if there are none."""
+    """Check the addresses of workers and return them, or None if none were given."""
     if not given:
         return None
     from edgechat.base.network import lenders
@@ -95,7 +95,7 @@ screen_reader_option = option(
 
 
 class LoadOptions(NamedTuple):
-    """The options for loading a model that several commands share."""
+    """The options for loading a model, which several commands share."""
 
     draft: str | None
     lora: tuple[str, ...] | None
@@ -107,7 +107,7 @@ class LoadOptions(NamedTuple):
     quant: RuntimeQuant | None = None
 
     def request(self, **others: Any) -> PlanRequest:
-        """Return a request to plan the model. others: additional fields for the request."""
+        """Return a planning request made from these options. others: additional fields to set in it."""
         from edgechat.planner.request import PlanRequest
 
         return PlanRequest(
@@ -122,26 +122,26 @@ class LoadOptions(NamedTuple):
         )
 
     def name(self, model: str) -> str:
-        """Return MODEL or ENGINE:MODEL. Raises BadParameter if --quant is used without transformers."""
+        """Return MODEL or ENGINE:MODEL. Raises BadParameter if --quant is given without transformers."""
         name = model if self.engine is None else f"{self.engine}:{model}"
         if self.quant is not None and not name.startswith("transformers:"):
             raise click.BadParameter("needs --engine transformers", param_hint="--quant")
         return name
 
     def require_model(self, given: object) -> None:
-        """Raise BadParameter if an option requires a MODEL but none is given."""
+        """Raise BadParameter if any of these options is used without a MODEL."""
         if not given and (self.engine is not None or self.quant is not None):
             raise click.BadParameter("needs a MODEL", param_hint="--engine")
 
 
 def load_options(*, engine: bool = True, anyway: bool = True) -> Callable[[Callable[..., Any]], Any]:
-    """Declare the options in `LoadOptions`; the command receives them as `load`.
+    """Decorate a command with the options in `LoadOptions`, which it receives as the argument `load`.
 
     engine: whether to include --engine and --quant. anyway: whether to include --load-anyway.
     """
     options = [draft_option, lora_option, backend_option]
     if engine:
-        from edgechat.cli.values import engine_option, quant_option  # 10 ms: the settings
+        from edgechat.cli.values import engine_option, quant_option  # takes 10 ms, as it imports the settings
 
         options += [engine_option, quant_option]
     options += [no_vision_option, workers_option]

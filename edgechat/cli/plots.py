@@ -1,4 +1,4 @@
-"""Benchmark plots: speed, the cost of calls, ways of decoding, and quality against size and speed."""
+"""Benchmark plots: speed, cost of calls, ways of decoding, and quality versus size or speed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 QUALITY_KINDS = (".pdf", ".png", ".svg")
 _WIDTH, _HEIGHT = 58, 12
-"""Size of a text plot, in cells."""
+"""Size of a text plot, in character cells."""
 _LABEL = 18
 Measure = Callable[["MeasuredModel"], float]
 
 
 def draw(report: BenchReport, title: str, path: Path) -> None:
-    """Plot a report as a PNG file. Raises NotDrawn."""
+    """Plot a report and save it as a PNG file. Raises NotDrawn."""
     figure = figure_of(15)
     figure.suptitle(title)
     deep, left, right = figure.subplots(1, 3)
@@ -42,7 +42,7 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
     names = list(dict.fromkeys(way.name for way in report.ways))
     width = 0.8 / max(len(names), 1)
     for number, name in enumerate(names):
-        rates = [way.rate for way in report.ways if way.name == name]  # in the order of the tasks
+        rates = [way.rate for way in report.ways if way.name == name]  # in task order
         places = [at + number * width for at in range(len(tasks))]
         colour = {CEILING: "lightgrey", PLAIN: "grey"}.get(name)
         right.bar(places, rates, width, label=name, color=colour)
@@ -53,7 +53,7 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
 
 
 def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot bench.png") -> None:
-    """Raise NotDrawn if a plot could not be written to `path`. Called before measuring."""
+    """Raise NotDrawn if a plot could not be saved to `path`. Call this before measuring."""
     if path.suffix.lower() not in kinds:
         raise NotDrawn(
             f"{path} is not a name for a plot: it must end in {' or '.join(kinds)}.",
@@ -65,9 +65,9 @@ def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot b
 
 
 def figure_of(width: float = 10) -> Any:
-    """Return an empty figure, `width` inches wide. Raises NotDrawn if matplotlib is missing."""
+    """Return an empty figure that is `width` inches wide. Raises NotDrawn if matplotlib is not installed."""
     try:
-        from matplotlib.figure import Figure  # takes half a second, and is optional
+        from matplotlib.figure import Figure  # optional, and takes half a second to import
     except ImportError as error:
         raise NotDrawn(
             "Plots require matplotlib, which is not installed.",
@@ -79,7 +79,7 @@ def figure_of(width: float = 10) -> Any:
 
 
 def size(one: MeasuredModel) -> float:
-    """Return the file size in GiB."""
+    """Return the size of the file in GiB."""
     return one.model.model.size / 2**30
 
 
@@ -89,16 +89,16 @@ def speed(one: MeasuredModel) -> float:
 
 
 def loss(one: MeasuredModel) -> float:
-    """Return a model's loss: its divergence (0 for the base), or its perplexity if there is no base."""
+    """Return the divergence of a model (0 for the base), or its perplexity if there is no base."""
     if one.figures.divergence is not None:
         return one.figures.divergence.mean.value
     return 0.0 if one.is_base else one.figures.perplexity.value
 
 
 def front(models: Iterable[MeasuredModel], value: Measure, sign: int) -> list[MeasuredModel]:
-    """Return the models on the Pareto front, starting with the best by `value`.
+    """Return the models on the Pareto front between `value` and loss, best `value` first.
 
-    sign: 1 if smaller values are better, -1 if larger ones are.
+    sign: 1 if lower values are better, -1 if higher values are.
     """
     found: list[MeasuredModel] = []
     for one in sorted(models, key=lambda one: (sign * value(one), loss(one))):
@@ -111,11 +111,11 @@ AXES: tuple[tuple[str, str, Measure, int], ...] = (
     ("size", "size in GiB", size, 1),
     ("speed", "tokens per second", speed, -1),
 )
-"""Pareto fronts: name, label, value, and sign as in `front`."""
+"""The Pareto fronts: name, axis label, value, and sign as defined in `front`."""
 
 
 def draw_quality(report: QualityReport, path: Path) -> None:
-    """Plot quality, as one of QUALITY_KINDS. Raises NotDrawn."""
+    """Plot a quality report and save it in one of the formats in QUALITY_KINDS. Raises NotDrawn."""
     whole = figure_of()
     whole.suptitle(report.title)
     for axes, (_, label, value, sign) in zip(whole.subplots(1, 2, sharey=True), AXES, strict=True):
@@ -127,7 +127,7 @@ def draw_quality(report: QualityReport, path: Path) -> None:
             error = one.figures.divergence.mean.error if one.figures.divergence is not None else 0
             mark = "*" if one.is_chosen else "o" if one in on_front else "x"
             place = (value(one), loss(one))
-            axes.errorbar(  # markers at 0 would be clipped
+            axes.errorbar(  # with markers, those at 0 would be clipped
                 *place,
                 yerr=error,
                 marker=mark,
@@ -145,7 +145,7 @@ def draw_quality(report: QualityReport, path: Path) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Write a figure, in the format given by the file's suffix. Raises NotDrawn."""
+    """Save a figure in the format indicated by the file's suffix. Raises NotDrawn."""
     try:
         figure.savefig(path, format=path.suffix[1:].lower(), dpi=120)
     except OSError as error:
@@ -153,7 +153,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def quality_text(report: QualityReport) -> str:
-    """Return a quality plot as text, less than 80 columns wide."""
+    """Return a quality plot as text, narrower than 80 columns."""
     return "\n\n".join(_scatter(report, label, value, sign) for _, label, value, sign in AXES)
 
 
@@ -167,7 +167,7 @@ def _scatter(report: QualityReport, label: str, value: Measure, sign: int) -> st
         across = round((value(one) - low) / ((high - low) or 1.0) * (_WIDTH - 1))
         down = round((1 - loss(one) / most) * (_HEIGHT - 1))
         name = f"{'*' if one.is_chosen else 'o' if one in on_front else 'x'} {one.model.label}"[:_LABEL]
-        # Use the next free row, so that names do not overlap.
+        # Use the nearest free row above, or else below, so that names do not overlap.
         free = (
             at for at in [*range(down, -1, -1), *range(down, _HEIGHT)] if _is_free(rows[at], across, name)
         )

@@ -1,4 +1,4 @@
-"""Report of `edgechat bench --quality`: a table, a plot, or JSON as described in `commands/bench.py`."""
+"""Output of `edgechat bench --quality`: a table, a plot, or JSON as described in `commands/bench.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TERMINAL = Path("-")
 
 
 def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
-    """Run the command. plot_file: where to write a plot; '-' for the terminal. Raises EdgechatError."""
+    """Run the command. plot_file: path for the plot, or '-' for the terminal. Raises EdgechatError."""
     if plot_file is not None and plot_file != _TERMINAL:
         example = "--plot quality.svg, or --plot - for the terminal"
         plots.check(plot_file, plots.QUALITY_KINDS, example)
@@ -70,7 +70,7 @@ def _notes(report: QualityReport) -> Iterator[str]:
 
 
 def _tables(report: QualityReport) -> Iterator[str]:
-    """Yield the table in parts that fit the width, each starting with the models' names."""
+    """Yield the table in parts narrow enough for the terminal, each of which repeats the models' names."""
     names, columns = _columns(report)
     part: list[tuple[str, ...]] = []
     for column in columns:
@@ -83,7 +83,7 @@ def _tables(report: QualityReport) -> Iterator[str]:
 
 
 def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the columns that name the models, and the columns of figures."""
+    """Return two lists of columns: those that identify the models, and those with figures."""
     rows = [("", "", "SIZE", "TOKENS/S", "PERPLEXITY", "DIVERGENCE", "MEDIAN", "99.9 %", "SAME TOP", "FRONT")]
     fronts = report_fronts(report)
     for one in report.models:
@@ -114,7 +114,7 @@ def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[s
 
 
 def with_error(estimate: Estimate) -> str:
-    """Return a figure, with its error to two digits: '0.03124 ± 0.00041'."""
+    """Return a figure with its standard error, which is rounded to two digits: '0.03124 ± 0.00041'."""
     if not estimate.error > 0:
         return figure(estimate.value)
     digits = max(0, 1 - math.floor(math.log10(estimate.error)))
@@ -122,7 +122,7 @@ def with_error(estimate: Estimate) -> str:
 
 
 def report_fronts(report: QualityReport) -> dict[str, list[str]]:
-    """Return the fronts ('size', 'speed') that each model is on, by label."""
+    """Return which Pareto fronts ('size', 'speed') each model is on, keyed by label."""
     fronts: dict[str, list[str]] = {one.model.label: [] for one in report.models}
     for name, _, value, sign in plots.AXES:
         for one in plots.front(report.models, value, sign):

@@ -1,8 +1,8 @@
-"""Shell completion: the scripts that request completions, and the answers to them.
+"""Shell completion: the scripts that request completions, and the replies to those requests.
 
-The protocol is typer's, whose scripts are on users' machines. A script sets _EDGECHAT_COMPLETE to
-complete_SHELL, and passes the command line in other variables. The current scripts, in
-`base/data/completion`, all use the fish format: one value per line, with its description after a tab.
+The protocol is typer's, since users' machines still have scripts from typer. A script sets _EDGECHAT_COMPLETE
+to complete_SHELL, and passes the command line in other variables. The current scripts, which are in
+`base/data/completion`, all use the format for fish: one value per line, then a tab and its description.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SCRIPTS = tuple(dict.fromkeys(_SCRIPTS.values()))
 
 
 def script(name: str) -> str:
-    """Return a script, by file name."""
+    """Return the contents of a script, given its file name."""
     return paths.shipped(f"completion/{name}").read_text(encoding="utf-8")
 
 
 def answer(group: click.Command, program: str, instruction: str) -> int:
-    """Print the answer to a shell's request; return the exit code."""
+    """Print the reply to a shell's request, and return the exit code."""
     action, found, shell = instruction.partition("_")
     if not found:
         return _refuse("Invalid completion instruction.")
@@ -50,7 +50,7 @@ def answer(group: click.Command, program: str, instruction: str) -> int:
     words, incomplete = _words(shell)
     items = ShellComplete(group, {}, program, completion.VARIABLE).get_completions(words, incomplete)
     if shell == "fish" and os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
-        return int(not items)  # otherwise fish completes paths
+        return int(not items)  # a nonzero code makes fish complete paths
     click.echo(_FORMATS[shell](items))
     return 0
 
@@ -61,7 +61,7 @@ def _refuse(message: str) -> int:
 
 
 def _words(shell: str) -> tuple[list[str], str]:
-    """Return the complete words after the program's name, and the last one, which is incomplete."""
+    """Return the complete words after the program's name, and the incomplete word being typed."""
     if shell == "bash":
         words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         return words[1:at], words[at] if at < len(words) else ""
@@ -84,13 +84,13 @@ def _for_fish(items: list[CompletionItem[Any]]) -> str:
 
 
 def _for_zsh(items: list[CompletionItem[Any]]) -> str:
-    """Return a command for the older script to evaluate."""
+    """Return a command to be evaluated by the older zsh script."""
     lines = [":".join(f'"{_quoted(text)}"' for text in (item.value, item.help) if text) for item in items]
     return "_arguments '*: :(({}))'".format("\n".join(lines)) if lines else "_files"
 
 
 def _quoted(text: str) -> str:
-    # Backslashes are unescaped twice: by the quotes, then by _arguments.
+    # Backslashes are processed twice: once by the quotes, then by _arguments.
     for character, quoted in (
         ("\\", 4 * "\\"),
         ('"', '""'),
@@ -117,7 +117,7 @@ _FORMATS = {
 
 
 def show() -> None:
-    """Print the script for the shell that edgechat was started from."""
+    """Print the script for the shell that started edgechat."""
     shell = _shell()
     if shell not in _SCRIPTS:
         raise Exit(_refuse(f"Shell {shell or ''} not supported."))
@@ -125,7 +125,7 @@ def show() -> None:
 
 
 def install() -> None:
-    """Set up completion for the shell that edgechat was started from."""
+    """Set up completion in the shell that started edgechat."""
     shell = _shell()
     if shell not in _SCRIPTS:
         click.echo(f"Shell {shell} is not supported.")
@@ -146,7 +146,10 @@ def _shell() -> str | None:
 
 
 def _install(shell: str, text: str) -> Path:
-    """Write the script where the shell looks for it, and configure the shell if needed; return its path."""
+    """Write the script to where the shell looks for it, and return its path.
+
+    Also configures the shell if needed.
+    """
     home = Path.home()
     if shell == "bash":
         path = home / ".bash_completions" / "edgechat.sh"

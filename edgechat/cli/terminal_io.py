@@ -1,4 +1,4 @@
-"""Terminal input and output: errors, notes, sheets, tables, JSON, a status line, questions, pipes."""
+"""Terminal input and output: errors, notes, sheets, tables, JSON, a status line, questions and pipes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 _INTERVAL = 0.1
 _CLEAR = "\r\x1b[K"
 USAGE_ERROR = 2
-SIGNAL_EXIT = 128  # plus the number of the signal that ended the program, as in shells
+SIGNAL_EXIT = 128  # the number of the signal that ended the program is added, as shells do
 _PATIENCE = 2.0
-"""Seconds before a note says that standard input is being awaited."""
+"""Seconds to wait before a note says that the program is reading standard input."""
 
 
 def as_text(argument: str) -> str:
-    """Return an argument with non-UTF-8 bytes replaced."""
+    """Return an argument in which non-UTF-8 bytes are replaced."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def complain(message: str, hint: str | None) -> None:
-    """Print an error on stderr: what happened, on one line, and what to do next.
+    """Print an error on stderr: one line that says what happened, then what to do about it.
 
-    Lines of the hint are joined, except those that start with two spaces (commands to copy).
+    Lines of the hint are joined, except for commands to copy, which start with two spaces.
     """
     print(f"error: {flat(message)}", file=sys.stderr)
     if hint:
@@ -46,17 +46,17 @@ def note(text: str) -> None:
 
 
 def read_piped(limit: int) -> bytes:
-    """Return up to `limit` bytes of standard input, however slow its source.
+    """Return up to `limit` bytes from standard input, however slowly they arrive.
 
-    A parent process may leave a pipe open without writing to it, so after a while a note says what is
-    being awaited.
+    The parent process may have left the pipe open without writing anything to it, so after a while, a note
+    says what the program is waiting for.
     """
     import threading
 
     nothing = "NUL" if sys.platform == "win32" else "/dev/null"
     text = f"still reading standard input, which has not ended. To do without it: <{nothing}"
     waiting = threading.Timer(_PATIENCE, note, [text])
-    waiting.daemon = True  # so that Ctrl+C does not wait for it
+    waiting.daemon = True  # so that the program can exit while it is still running
     waiting.start()
     try:
         return sys.stdin.buffer.read(limit)
@@ -66,15 +66,15 @@ def read_piped(limit: int) -> bytes:
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the program as Ctrl+C does, with everything saved."""
-    # Windows has no SIGHUP, and nohup ignores it.
+    """Make SIGTERM and SIGHUP end the program in the same way as Ctrl+C, so that everything is saved."""
+    # SIGHUP does not exist on Windows, and is ignored under nohup.
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     handled = [number for number in numbers if before[number] is not signal.SIG_IGN]
 
     def leave(number: int, _: object) -> None:
-        # When a terminal closes, the shell and the kernel both send a signal; the second must not interrupt
-        # saving.
+        # When a terminal closes, both the shell and the kernel send a signal.
+        # The second one must not interrupt saving.
         for other in handled:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(SIGNAL_EXIT + number)
@@ -89,21 +89,21 @@ def ending_on_signals() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON on one line that is safe to show in a terminal."""
+    """Print a value as JSON, on a single line that is safe to show in a terminal."""
     import json
 
     print(escaped_json(json.dumps(value, ensure_ascii=False)))
 
 
 def is_interactive() -> bool:
-    """Return True if there is a user to ask."""
+    """Return True if there is a user who can be asked questions."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def confirm(question: str, nothing: str, without: str) -> None:
-    """Ask before deleting something permanently. Raises Exit: 1 if refused, 2 without a terminal.
+    """Ask before deleting something for good. Raises Exit: 1 if the user refuses, 2 if there is no terminal.
 
-    nothing: a sentence saying that nothing was done. without: how to do it without being asked.
+    nothing: a sentence saying that nothing was done. without: a sentence saying how to avoid the question.
     """
     if not is_interactive():
         complain(f"{nothing}: there is no terminal to confirm in.", without)
@@ -114,7 +114,7 @@ def confirm(question: str, nothing: str, without: str) -> None:
 
 
 def answers_yes(question: str) -> bool:
-    """Ask a question; return True if the answer is yes."""
+    """Ask a yes-or-no question. Return True if the answer is yes."""
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -122,19 +122,22 @@ def answers_yes(question: str) -> bool:
 
 
 def styled(stream: TextIO) -> bool:
-    """Return True if `stream` should be styled: it is a terminal, and NO_COLOR (no-color.org) is not set."""
+    """Return True if output to `stream` should be styled: it is a terminal, and NO_COLOR is not set.
+
+    See https://no-color.org.
+    """
     return can_render(stream) and not os.environ.get("NO_COLOR")
 
 
 def can_render(stream: TextIO) -> bool:
-    """Return True if `stream` is a terminal that understands escape sequences, even if not colors."""
+    """Return True if `stream` is a terminal that supports escape sequences, though not necessarily colors."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 11) -> str:
-    """Return (label, text) rows with the texts in a column; each line of a text is wrapped separately.
+    """Return (label, text) rows with all texts in one column. Each line of a text is wrapped separately.
 
-    Lines that start with two spaces are commands to copy, and are not wrapped.
+    Lines that start with two spaces are commands to copy, so they are not wrapped.
     """
     lines: list[str] = []
     for label, text in rows:
@@ -150,9 +153,9 @@ def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 1
 
 
 def table(lines: Sequence[Sequence[str]], *, indent: str = "") -> str:
-    """Return rows of cells, aligned in columns. All rows must have the same number of cells.
+    """Return rows of cells with aligned columns. All rows must have the same number of cells.
 
-    indent: what each row starts with; two spaces keep a `sheet` from wrapping it.
+    indent: text to put before each row; with two spaces, `sheet` does not wrap the row.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -162,14 +165,17 @@ def table(lines: Sequence[Sequence[str]], *, indent: str = "") -> str:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    import textwrap  # 2 ms
+    import textwrap  # takes 2 ms
 
-    # Keep paths whole, however long, so that they can be copied.
+    # Do not break paths, however long, so that they can be copied.
     return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 class StatusLine:
-    """A status line that overwrites itself, on terminals only. As a context manager, it clears the line."""
+    """A status line that overwrites itself, shown on terminals only.
+
+    As a context manager, it clears the line on exit.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -183,20 +189,20 @@ class StatusLine:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Show `text`, unless the line changed a moment ago."""
+        """Show `text`, unless the line was updated a moment ago."""
         if self._on and time.monotonic() - self._shown > _INTERVAL:
             self._stream.write(f"{_CLEAR}{one_line(text, 78)}")
             self._stream.flush()
             self._shown = time.monotonic()
 
     def say(self, sentence: str) -> None:
-        """Do nothing; only screen readers need a separate sentence."""
+        """Do nothing. Only screen readers need a sentence of this kind."""
 
     def heard(self) -> None:
-        """Record other input or output; it matters only for screen readers."""
+        """Do nothing. Only the status for screen readers needs to know of other input or output."""
 
     def clear(self) -> None:
-        """Clear the line."""
+        """Erase the line."""
         if self._shown:
             self._stream.write(_CLEAR)
             self._stream.flush()

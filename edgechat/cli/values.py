@@ -1,4 +1,4 @@
-"""Option values: engines, qualities, and amounts such as '8GiB', '8g', '6144 MiB' or '50GB/s'."""
+"""Types of option values: engines, qualities, and amounts such as '8GiB', '8g', '6144 MiB' or '50GB/s'."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ quant_option = option(
 
 
 def runs_elsewhere(model: str) -> bool:
-    """Return True if another program or server runs the model: ENGINE:MODEL, or NAME/MODEL on a remote."""
+    """Return True if another program or server runs the model: ENGINE:MODEL, or NAME/MODEL for a remote."""
     from edgechat.models.remote.model import split_remote
     from edgechat.planner.placement.programs import split_engine
 
@@ -42,14 +42,20 @@ def runs_elsewhere(model: str) -> bool:
 
 
 def amount(option: str, text: str | None) -> int | None:
-    """Return an amount in bytes. 8G and 8GB mean 8 GiB, as for memory modules. Raises BadParameter."""
+    """Return an amount in bytes. Both 8G and 8GB mean 8 GiB, as with memory modules.
+
+    Raises BadParameter.
+    """
     if text is None:
         return None
     return _number(option, text, 1024, "memory; write 8GiB")
 
 
 def rate(text: str | None) -> float | None:
-    """Return a rate in bytes per second; here 1 GB is 10^9 bytes, as in data sheets. Raises BadParameter."""
+    """Return a rate in bytes per second, where 1 GB is 10^9 bytes, as in data sheets.
+
+    Raises BadParameter.
+    """
     if text is None:
         return None
     base = 1024 if "i" in text.lower() else 1000
@@ -63,7 +69,7 @@ def rate(text: str | None) -> float | None:
 
 
 def quality_class(text: str | None) -> QualityClass | None:
-    """Return the quality class with this name. Raises BadParameter if there is none."""
+    """Return the quality class that has this name. Raises BadParameter if there is none."""
     if text is None:
         return None
     from edgechat.models.quality import QualityClass
@@ -76,7 +82,7 @@ def quality_class(text: str | None) -> QualityClass | None:
 
 
 def cache_types(text: str | None) -> tuple[CacheType, ...]:
-    """Return the KV cache types in a comma-separated list. Raises BadParameter."""
+    """Return the types of KV cache in a comma-separated list. Raises BadParameter."""
     from edgechat.native.params import CacheType
 
     names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]
