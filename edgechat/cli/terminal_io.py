@@ -19,7 +19,7 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 _INTERVAL = 0.1
 _CLEAR = "\r\x1b[K"
 USAGE_ERROR = 2
-SIGNAL_EXIT = 128  # the number of the signal that ended the program is added, as shells do
+SIGNAL_EXIT = 128  # plus the number of the signal that ended the program, as in shells
 _PATIENCE = 2.0
 """Seconds to wait before a note says that the program is reading standard input."""
 

@@ -1,1 +1,1 @@
-"""`edgechat run`: a conversation on the command line. Read `loop.py` first."""
+"""`edgechat run`: conversations on the command line. Read `loop.py` first."""

@@ -1,4 +1,4 @@
-"""Answer printers: text to stdout and the rest to stderr, JSON, or sentences for screen readers."""
+"""Answer printers: text on stdout and everything else on stderr, JSON, or sentences for screen readers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _MOST_UNCITED = 8
 
 
 class AnswerPrinter:
-    """Prints the events of one answer."""
+    """Prints an answer as its events arrive."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
-        """dropped: number of turns (a question and its answer) left out of the request for the last reply."""
+        """dropped: number of turns (question and answer) that the last request had to leave out."""
         self._status = status
         self._as_json = as_json
         self._dropped = dropped
@@ -48,7 +48,7 @@ class AnswerPrinter:
         self._figures: Figures | None = None
         self._uses: dict[str, ToolUse] = {}
         self.passages: Sequence[Attachment] = ()
-        """Passages from the conversation's documents, which the answer may cite."""
+        """Passages from the conversation's documents that the answer may cite."""
 
     def take(self, event: ReplyEvent) -> None:
         """Print an event."""
@@ -72,7 +72,7 @@ class AnswerPrinter:
                 self._take_finished(event)
 
     def _take_use(self, event: UseChanged) -> None:
-        """Print a finished call."""
+        """Print a line about a tool call once it is finished, and show its status until then."""
         use = self._uses[event.use.id] = event.use
         if event.running:
             self._status.show(f"calling {name_of(use)}")
@@ -87,25 +87,25 @@ class AnswerPrinter:
                 note(f"{event.error.message} {event.error.hint or ''}")
 
     def _take_finished(self, finished: Finished) -> None:
-        """Add a request's figures to the reply's totals."""
+        """Add the figures for one request to the totals for the reply."""
         figures = Figures(usage=finished.usage, timings=finished.timings)
         self._figures = figures = self._figures.followed_by(figures) if self._figures else figures
         usage, timings = figures.usage or finished.usage, figures.timings or finished.timings
         self._finished = msgspec.structs.replace(finished, usage=usage, timings=timings)
 
     def _break_text(self) -> None:
-        """End the current stretch of text before a tool call is printed."""
+        """End the text so far with a line break, so that a tool call can be printed."""
         if self._text and not self._text.endswith("\n"):
             self._text += "\n\n" if self._as_json else "\n"
             self._print("\n")
 
     def flush(self) -> None:
-        """Print any buffered text; this class does not buffer."""
+        """Print any buffered text. This class does no buffering."""
 
     def end(
         self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
     ) -> None:
-        """Print what follows an answer, complete or not. chat: the conversation's id."""
+        """Print what comes after an answer, even if it is incomplete. chat: the conversation's ID."""
         self._status.clear()
         if self._as_json:
             print_json(self._object(plan, model, chat, error))
@@ -118,7 +118,7 @@ class AnswerPrinter:
             self._print_timings(self._finished, plan.context)
 
     def _print_sources(self) -> None:
-        """Print the cited passages, or all if none is cited, and quotations that occur in no passage."""
+        """Print the passages cited, or a note that none were, and any quotations not found in a passage."""
         sources = cited(self._text, self.passages)
         for passage in sources:
             print(flat(passage.name), file=sys.stderr)
@@ -193,16 +193,16 @@ def _call(use: ToolUse) -> dict[str, Any]:
 
 
 SPOKEN_SECONDS = 5.0
-"""Seconds of silence before the status is written for a screen reader."""
+"""Seconds of silence before a status message is printed for a screen reader."""
 _LONGEST = 400
-"""Characters after which an unfinished sentence is written anyway."""
+"""Length in characters at which a sentence is printed even though it is unfinished."""
 _SENTENCE_END = re.compile(r"[.!?:;…]['\")\]*_]*(?=\s)|\n")
 
 
 class SpokenStatus(StatusLine):
-    """A status for screen readers: lines that stay on screen, without colors or cursor movements.
+    """A status for screen readers, printed as lines that stay on screen, without colors or cursor movement.
 
-    The status is written as a sentence, after a period of silence.
+    It is only printed after a period of silence, as a full sentence.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -216,7 +216,7 @@ class SpokenStatus(StatusLine):
         self._last_output = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Write the status if there has been silence for a while."""
+        """Print the status if nothing has been printed for a while."""
         if time.monotonic() - self._last_output >= SPOKEN_SECONDS:
             line = one_line(text, 200)
             self.say(f"{line[:1].upper()}{line[1:]}.")
@@ -230,9 +230,9 @@ class SpokenStatus(StatusLine):
 
 
 class SpokenAnswer(AnswerPrinter):
-    """An answer for screen readers, between sentences that announce its start and end.
+    """An answer for screen readers, with sentences before and after it that announce its start and end.
 
-    It is written in whole sentences, since a screen reader reads out each write separately.
+    It is printed in whole sentences, since screen readers speak the text of each write separately.
     """
 
     def __init__(self, status: SpokenStatus, *, dropped: int, has_system: bool) -> None:
@@ -240,7 +240,7 @@ class SpokenAnswer(AnswerPrinter):
         self._spoken = status
         self._started = time.monotonic()
         self._unwritten = ""
-        """The unfinished sentence."""
+        """The start of a sentence that has not been printed yet."""
 
     def take(self, event: ReplyEvent) -> None:
         """See `AnswerPrinter.take`."""

@@ -1,4 +1,4 @@
-"""Options of `edgechat run`, and the conversation that it starts or continues."""
+"""Options for `edgechat run`, and the conversation that it starts or continues."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ T = TypeVar("T")
 
 
 class Background:
-    """An event loop in a daemon thread; the main thread stays free for input and Ctrl+C."""
+    """Runs an event loop in a daemon thread, so that the main thread can handle input and Ctrl+C."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="engine").start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; return a future for its result."""
+        """Start running a coroutine, and return a future for its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine; return its result, or raise its error."""
+        """Run a coroutine and return its result, or raise its error."""
         return self.begin(work).result()
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationChoice:
-    """Which conversation to use: a new one, the command line's latest (`last`), or one by id (`chat`)."""
+    """Which conversation to use: a new one, the latest on the command line, or one given by ID (`chat`)."""
 
     last: bool = False
     chat: str | None = None
     keep: bool = True
-    """Whether it is stored."""
+    """Whether to store the conversation."""
 
     @property
     def is_new(self) -> bool:
@@ -53,7 +53,7 @@ class ConversationChoice:
 
     @property
     def as_option(self) -> str:
-        """The option that makes this choice, with a leading space; empty for a new conversation."""
+        """The command-line option for this choice, preceded by a space; '' for a new conversation."""
         if self.chat is not None:
             return f" --chat {shlex.quote(self.chat)}"
         return " --continue" if self.last else ""
@@ -61,12 +61,12 @@ class ConversationChoice:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Command-line options; None for those not given."""
+    """Command-line options. Those not given are None or have their default value."""
 
     model: str | None = None
     prompt: str | None = None
     images: Sequence[str | bytes] = ()
-    """Files, or piped bytes, to send with the first question."""
+    """Images to send with the first question, as paths or piped bytes."""
     system: str | None = None
     generation: CommandLineOptions = field(default_factory=CommandLineOptions)
     request: PlanRequest = DEFAULT_REQUEST
@@ -74,24 +74,24 @@ class RunOptions:
     choice: ConversationChoice = field(default_factory=ConversationChoice)
     json: bool = False
     raw: bool = False
-    """Leave Markdown unrendered in a terminal."""
+    """Whether to leave Markdown unrendered in a terminal."""
     tools: str | None = None
-    """The tools chosen, as typed: see `chat_tools.choice`."""
+    """The selection of tools, as typed. See `chat_tools.choice`."""
     yes: Sequence[str] = ()
-    """Tools allowed without asking: see `NamedPermission`."""
+    """Tools that may be called without asking. See `NamedPermission`."""
     screen_reader: bool = False
     interactive: bool = False
-    """Hold a conversation even if lines are piped in."""
+    """Whether to hold a conversation even if input is piped in."""
 
     def new_system(self, settings: Settings) -> str | None:
-        """Return the system prompt for a new conversation."""
+        """Return the system prompt to use in a new conversation."""
         return settings.system if self.system is None else self.system
 
 
 async def chosen_conversation(
     session: ChatSession, choice: ConversationChoice, system: str | None
 ) -> Conversation:
-    """Return the chosen conversation. Raises ChatNotFound, ChatBusy and StoreError."""
+    """Return the conversation that was chosen. Raises ChatNotFound, ChatBusy or StoreError."""
     if choice.is_new:
         return await session.begin(system)
     store = await session.store()
@@ -118,12 +118,12 @@ async def chosen_conversation(
 
 @contextlib.contextmanager
 def hinting_at_no_store(choice: ConversationChoice) -> Iterator[None]:
-    """Suggest --no-store if a new conversation cannot be stored."""
+    """Suggest --no-store when an error occurs because a new conversation cannot be stored."""
     try:
         yield
     except (StoreError, FolderError) as error:
         if not choice.is_new or not choice.keep:
             raise
-        # This comes first, since other hints may end with a command.
+        # This part goes first, because the other hint may end with a command.
         hint = " ".join(filter(None, ("With --no-store, nothing is stored on disk.", error.hint)))
         raise type(error)(error.message, hint=hint) from error

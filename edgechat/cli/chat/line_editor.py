@@ -1,4 +1,4 @@
-"""Line editor for questions, with history and completion. Importing prompt_toolkit takes 0.1 s."""
+"""Line editor for questions, with history and completion. It takes 0.1 s to import prompt_toolkit."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _WITH_FILES = ("attach", "docs", "export", "image", "import", "lora", "model")
 
 
 class QuestionPrompt:
-    """Reads one question or command at a time; pasted lines stay together."""
+    """Reads one question or command at a time. Lines pasted together are read together."""
 
     def __init__(self, asked: Iterable[str]) -> None:
-        """asked: earlier questions, newest first, for the arrow keys and Ctrl+R."""
+        """asked: past questions, newest first, that can be recalled with the arrow keys or Ctrl+R."""
         self._session: PromptSession[str] = PromptSession(
             _PROMPT,
             multiline=True,
             prompt_continuation=_MORE,
             key_bindings=_keys(),
-            # Imported conversations may contain untrusted questions.
+            # Conversations may have been imported, so their questions are untrusted.
             history=InMemoryHistory(list(map(printable, asked))[::-1]),
             completer=_Commands(),
             complete_style=CompleteStyle.READLINE_LIKE,
@@ -41,8 +41,8 @@ class QuestionPrompt:
         )
 
     def read(self) -> str:
-        """Return the next input. Raises EOFError for Ctrl+D, KeyboardInterrupt for Ctrl+C."""
-        with patch_stdout():  # so that notes appear above the prompt
+        """Read the next question or command. Raises EOFError on Ctrl+D, KeyboardInterrupt on Ctrl+C."""
+        with patch_stdout():  # so that notes are printed above the prompt
             return self._session.prompt()
 
 

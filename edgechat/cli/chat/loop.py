@@ -1,4 +1,4 @@
-"""A chat on the command line: a single answer, or a conversation typed line by line."""
+"""Chat on the command line: either a single answer, or a conversation that is typed line by line."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
 _PROMPT = ">>> "
 _RECENT = 100
-"""Number of earlier questions to load into the history."""
+"""Number of past questions to load into the input history."""
 _STOP_SECONDS = 5.0
-"""Seconds to wait at exit for an answer to stop."""
+"""Seconds to wait at exit for a running answer to stop."""
 _SAVE_SECONDS = 10.0
-"""Seconds to wait after that for the KV state to be saved."""
+"""Further seconds to wait for the KV state to be saved."""
 
 
 class ChatLoop:
-    """One run of the command: a conversation and its session."""
+    """One run of the command, with a conversation and the session that it belongs to."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ChatLoop:
         *,
         spoken: bool = False,
     ) -> None:
-        """session: must already have an engine. spoken: whether the output is for a screen reader."""
+        """session: must already have an engine. spoken: whether the output is meant for a screen reader."""
         self.session = session
         self.store = background.run(session.store())
         self.conversation = conversation
@@ -81,26 +81,26 @@ class ChatLoop:
         self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
-        """Images to send with the next question, together with `attachments`."""
+        """Images to send along with the next question, in addition to `attachments`."""
         self.ended = False
-        """Whether to end the conversation; set by a command."""
+        """Whether the conversation should end. Set by a command."""
         self._answer_task: asyncio.Task[None] | None = None
         self._unknown_names: list[str] = []
         session.on_note = self._note
 
     @property
     def _renders(self) -> bool:
-        """Whether to render the Markdown in answers."""
+        """Whether to render Markdown in answers."""
         return can_render(sys.stdout) and not (self.spoken or self.options.json or self.options.raw)
 
     @property
     def engine(self) -> Engine:
-        """The engine of the current model."""
+        """The engine that runs the current model."""
         assert self.session.loaded is not None
         return self.session.loaded
 
     def main(self, prompt: str | None, run_command: Callable[[str], bool]) -> None:
-        """Answer the prompt, or hold a conversation if there is none.
+        """Answer the prompt, or hold a conversation if the prompt is None.
 
         run_command: runs a line if it is a command, and returns whether it was one.
         """
@@ -118,7 +118,7 @@ class ChatLoop:
             self.status.clear()
 
     def attach_image(self, source: str | bytes) -> AttachedImage:
-        """Attach an image, given as a path or bytes, to the next question.
+        """Attach an image to the next question, given its path or its bytes.
 
         Raises ImageError, CannotSee, or AttachmentError if there are too many attachments.
         """
@@ -147,7 +147,7 @@ class ChatLoop:
             )
 
     def check_sees(self) -> None:
-        """Raise CannotSee if the model cannot take images; the hint suggests one that can."""
+        """Raise CannotSee if the model does not support images, with a hint that suggests one that does."""
         try:
             self.background.run(self.session.check_sees())
         except CannotSee as error:
@@ -157,7 +157,7 @@ class ChatLoop:
             parts = filter(None, (error.hint, hint))
             raise CannotSee(error.message, hint=" ".join(parts) or None) from error
 
-    # Conversation, line by line.
+    # The conversation, line by line.
 
     def _run_interactively(self, run_command: Callable[[str], bool]) -> None:
         try:
@@ -165,7 +165,7 @@ class ChatLoop:
         except (
             RemoteUnreachable,
             RemoteDenied,
-        ) as error:  # the user can still switch with /model
+        ) as error:  # the user can still switch models with /model
             self.status.clear()
             complain(error.message, error.hint)
         lines = "Alt+Enter begins another line, " * self._edits
@@ -191,11 +191,11 @@ class ChatLoop:
 
     @property
     def _edits(self) -> bool:
-        """Whether questions are typed in the line editor, which moves the cursor."""
+        """Whether to read questions with the line editor, which needs to move the cursor."""
         return is_interactive() and not (self.spoken or os.environ.get("TERM") == "dumb")
 
     def _lines(self) -> Iterator[str]:
-        """Yield questions and commands as they are typed, skipping blank lines."""
+        """Yield each question or command that the user types, skipping blank lines."""
         read = self._read_line
         if self._edits:
             from edgechat.cli.chat.line_editor import QuestionPrompt
@@ -215,14 +215,14 @@ class ChatLoop:
                 yield line
 
     def _read_line(self) -> str:
-        if self.spoken:  # on stderr, since stdout may be piped to another program
+        if self.spoken:  # to stderr, since stdout may be piped to another program
             print("You: ", end="", file=sys.stderr, flush=True)
         return input("" if self.spoken else _PROMPT)
 
     def add_documents(self, path: str) -> str:
-        """Add a folder or file to the conversation's documents; Ctrl+C stops the reading.
+        """Add a folder or file to the conversation's documents. Ctrl+C stops it from being read any further.
 
-        Returns a sentence describing the result. Raises EdgechatError.
+        Returns a sentence that describes the result. Raises EdgechatError.
         """
         adding = add_documents(self.session, self.conversation, path, self._show_reading)
         reading = self.background.begin(adding)
@@ -235,24 +235,24 @@ class ChatLoop:
             self.status.clear()
 
     def start_conversation(self) -> None:
-        """Start a new conversation with the next question."""
+        """Start a new conversation, which will contain the next question."""
         self.background.run(self.session.persist(self.conversation))
         system = self.options.new_system(self.session.settings)
         self.conversation = self.background.run(self.session.begin(system))
 
     def continue_conversation(self, conversation: Conversation) -> None:
-        """Continue a stored conversation with the next question."""
+        """Switch to a stored conversation, which the next question will continue."""
         self.background.run(self.session.persist(self.conversation))
         self.conversation = conversation
 
     def switch_model(self, name: str) -> None:
-        """Switch to another model, or keep the current one if the new one cannot be planned."""
+        """Switch to another model. If no plan can be made for it, the current one stays loaded."""
         self.background.run(self.session.switch_model(name))
         self._note_plan()
         self._load()
 
     def retry(self) -> None:
-        """Regenerate the last reply; the old one stays as a branch."""
+        """Generate the last reply again, keeping the old one as a branch."""
         self.conversation.regenerate()
         try:
             if self.conversation.turns[-1].images:
@@ -262,7 +262,7 @@ class ChatLoop:
             self.conversation.put_back()
 
     def continue_reply(self) -> None:
-        """Continue a reply that was cut short. Raises ChatNotFound if the last one is complete."""
+        """Continue a reply that was cut off. Raises ChatNotFound if the last reply is complete."""
         if not self.conversation.can_continue:
             raise nothing_to_continue()
         self._answer(None)
@@ -277,7 +277,7 @@ class ChatLoop:
         starting = Starting(self.engine.plan) if self.engine.plan.program is not None else None
         start = self.background.begin(self.engine.start(partial(self._show_load, starting)))
         if self._renders:
-            import edgechat.cli.chat.rendered  # noqa: F401  (0.3 s, while the model loads)
+            import edgechat.cli.chat.rendered  # noqa: F401  (takes 0.3 s, so do it while the model loads)
         try:
             model = start.result()
         except LoadFailed as error:
@@ -286,7 +286,7 @@ class ChatLoop:
         if is_first_load:
             if model.template == "chatml":
                 self._note("the model has no chat template; ChatML is used.")
-            # The plan's own reason has already been printed.
+            # If the plan had a reason, it has already been printed.
             if asks_for_drafts(self.options.request.draft) and model.no_draft not in (
                 "",
                 self.engine.plan.no_draft,
@@ -295,14 +295,14 @@ class ChatLoop:
         return model
 
     def _with_local_hint(self, error: LoadFailed) -> LoadFailed:
-        """Add a hint about a local model to another server's error."""
+        """Add a hint that suggests a local model to an error from another server."""
         if self.engine.plan.remote is not None:
             hint = _local_hint(in_conversation=self.options.prompt is None)
             error = type(error)(error.message, hint="\n  ".join(filter(None, (error.hint, hint))) or None)
         return error
 
     def _note_plan(self) -> None:
-        """Print the plan's notes."""
+        """Print the notes that the planner added to the plan."""
         plan, options = self.engine.plan, self.options
         for text in plan.notes:
             self._note(text)
@@ -327,15 +327,15 @@ class ChatLoop:
             self.status.show(f"loading {plan.model_name} {progress:.0%}")
 
     def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
-        """Stream one answer and store it, however it ends.
+        """Stream one answer and store it, even if it is stopped or fails.
 
-        prompt: None to answer the last question again, or to continue a reply. is_only: whether no more
-        questions follow.
+        prompt: None to answer the last question again, or to continue a reply. is_only: whether this is the
+        only question, after which the program exits.
         """
         model = self._load()
         if self.session.chosen_tools(self.conversation.settings) and not model.has_tools:
             self._note(told_in_words(model.name))
-        if self.images:  # /model may have switched to one that cannot see
+        if self.images:  # the user may have switched with /model to one that cannot see
             self.check_sees()
         printer = self._new_printer()
         try:
@@ -373,7 +373,7 @@ class ChatLoop:
             )
 
     async def _passages(self, prompt: str) -> list[Attachment]:
-        """Return passages relevant to a prompt from the conversation's documents."""
+        """Return the passages in the conversation's documents that are relevant to a prompt."""
         try:
             return await self.session.passages(self.conversation, prompt, self._show_reading)
         finally:
@@ -383,7 +383,7 @@ class ChatLoop:
         self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
 
     def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
-        """Wait for the answer. Ctrl+C stops it in a conversation; otherwise it ends the program."""
+        """Wait for the answer to end. Ctrl+C stops it in a conversation, or else ends the program."""
         questions = TerminalQuestions()
         answer = self.background.begin(self._stream(printer, questions))
         try:
@@ -396,7 +396,7 @@ class ChatLoop:
             answer.result()
 
     async def _stream(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
-        """Stream the answer until it ends for any reason and is saved."""
+        """Stream the answer until it ends, whatever the reason, and has been saved."""
         self._answer_task = asyncio.create_task(self._print_events(printer, questions))
         await asyncio.wait([self._answer_task])
         if not self._answer_task.cancelled():
@@ -418,10 +418,10 @@ class ChatLoop:
                 async for event in events:
                     printer.take(event)
         finally:
-            printer.flush()  # after Ctrl+C, too
+            printer.flush()  # also after Ctrl+C
 
     def _note_unknown_names(self) -> None:
-        """Print, once, the names given to --yes that match no chosen tool."""
+        """Print any names given to --yes that do not match a selected tool, but not the same ones twice."""
         unknown = unknown_names(self.options.yes, self.session.chosen_tools(self.conversation.settings))
         if unknown and unknown != self._unknown_names:
             self.status.clear()
@@ -434,26 +434,26 @@ class ChatLoop:
             task.cancel()
 
     async def _end(self) -> None:
-        """Stop the answer, save the KV state and end the worker."""
+        """Stop the answer, save the KV state and shut down the worker."""
         await self._stop()
         if self._answer_task is not None:
             await asyncio.wait([self._answer_task], timeout=_STOP_SECONDS)
         if self.conversation.state_id is not None:
             self.status.show("saving the KV state of the conversation")
         await self.session.close_engine(_SAVE_SECONDS)
-        if self._answer_task is not None:  # ends with its engine; its error has been reported
+        if self._answer_task is not None:  # it ends when its engine does, and its error has been reported
             await asyncio.wait([self._answer_task])
             self._answer_task.cancelled() or self._answer_task.exception()
 
 
 def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | None:
-    """Return a hint that suggests a model that can see images and fits, or None."""
+    """Return a hint that suggests a model that can see images and fits this machine, or None."""
 
     def rated(listed: Sequence[ModelRow]) -> SurveyOverview:
         sound = [row.model for row in listed if not row.glance.damage]
         return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
 
-    with suppress(EdgechatError):  # the original error matters more than errors in the search
+    with suppress(EdgechatError):  # the original error matters more than any error in this search
         seeing = seeing_model(rows, rated)
         if seeing is not None:
             name = shlex.quote(seeing.name)
@@ -463,7 +463,7 @@ def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | Non
 
 
 def _local_hint(*, in_conversation: bool) -> str | None:
-    """Return a hint that suggests a local model that fits, or None."""
+    """Return a hint that suggests a local model that fits this machine, or None."""
     with suppress(EdgechatError):
         found = local_model(rows())
         if found is not None:

@@ -1,4 +1,4 @@
-"""Rendered answers: Markdown in a terminal, each piece as soon as its type is certain."""
+"""Rendered answers: Markdown shown in a terminal, each part as soon as it is clear what it is."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from edgechat.cli.terminal_io import StatusLine
 from edgechat.tui.markdown.stream import MarkdownStream, as_escapes
 
 _WIDEST = 100
-"""Columns; longer lines are hard to read. The app uses the same limit."""
+"""Maximum width in columns, the same as in the app. Longer lines are hard to read."""
 _INTERVAL = 0.08
-"""Seconds between renderings."""
+"""Minimum time between two renderings, in seconds."""
 _SHARE = 10
-"""Minimum ratio of waiting to rendering, so that rendering takes at most a tenth of the time."""
+"""How many times as long to wait as the last rendering took, so that it takes 10% of the time at most."""
 _WAITING = {"table": "writing a table", "maths": "writing a formula"}
 
 
 class RenderedAnswer(AnswerPrinter):
-    """Renders an answer from top to bottom without rewriting, so that resizing and Ctrl+C are harmless."""
+    """Renders an answer from top to bottom and never redraws, so resizing and Ctrl+C do no harm."""
 
     def __init__(self, status: StatusLine, *, dropped: int, has_system: bool) -> None:
         super().__init__(status, as_json=False, dropped=dropped, has_system=has_system)
@@ -43,7 +43,7 @@ class RenderedAnswer(AnswerPrinter):
     def _print(self, text: str) -> None:
         text = printable(text)
         if not self._begun:
-            text = text.lstrip("\n")  # models often start with blank lines
+            text = text.lstrip("\n")  # models often start their answers with blank lines
             self._begun = bool(text)
         self._unread += text
         began = time.monotonic()
@@ -73,7 +73,7 @@ class RenderedAnswer(AnswerPrinter):
 
 
 def _width() -> int:
-    """Return the width for text, leaving out the last column, at which some terminals wrap."""
+    """Return the width to use for text. It excludes the last column, because some terminals wrap there."""
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
     except OSError:

@@ -1,6 +1,7 @@
-"""`edgechat run`: one question, or a conversation line by line. Answers go to stdout, the rest to stderr.
+"""`edgechat run`: a single question, or a conversation line by line.
 
-The plain mode for screen readers (`edgechat --screen-reader`) is the same, in whole sentences.
+Answers go to stdout, and everything else to stderr. The plain mode for screen readers (`edgechat
+--screen-reader`) works in the same way, but prints whole sentences.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 PIPED_LIMIT = 16 * 2**20
-"""Limit on piped input in bytes; larger than any context."""
+"""Maximum size of piped input in bytes, more than any context can hold."""
 
 _MOST_SEED = 2**64 - 1
-"""Largest seed that the engine accepts."""
+"""The largest seed that engines accept."""
 
 
 @command(
@@ -177,7 +178,7 @@ def run(
         frequency_penalty=frequency_penalty,
     )
     for name, value in sampling.given().items():
-        if not math.isfinite(value):  # NaN gets past range checks
+        if not math.isfinite(value):  # range checks do not catch NaN
             raise click.BadParameter(f"{value} is not a number", param_hint=f"--{name.replace('_', '-')}")
     options = RunOptions(
         model=load.name(model),
@@ -206,7 +207,7 @@ def run(
 
 
 def run_with(options: RunOptions) -> None:
-    """Read piped input, then answer the prompt or hold a conversation. Raises EdgechatError."""
+    """Read piped input, if any, then answer the prompt or hold a conversation. Raises EdgechatError."""
     if _STDIN in options.images:
         options = _with_piped_image(options)
         prompt = options.prompt
@@ -252,7 +253,7 @@ def _session(options: RunOptions) -> ChatSession:
         options=options.generation,
         keep=options.choice.keep,
         needs_store=not options.choice.is_new,
-        prewarm=options.prompt is None,  # nothing follows a single prompt
+        prewarm=options.prompt is None,  # a single prompt is not followed by others
     )
     session.on_note = note
     return session
@@ -273,19 +274,19 @@ def _run_session(
     except ModelNotFound as error:
         if options.model is None or choice.is_new or options.prompt is not None:
             raise
-        # With --continue, it is easy to forget that the model comes before the prompt.
+        # With --continue, users tend to forget that the model comes before the prompt.
         command = shlex.join(["edgechat", "run", conversation.chat.model, options.model])
         raise ModelNotFound(error.message, hint=f"Did you mean: {command}{choice.as_option}") from error
     spoken = options.screen_reader or settings.screen_reader
     loop = ChatLoop(session, conversation, options, background, spoken=spoken)
     loop.main(options.prompt, SlashCommands(loop).run)
-    if options.interactive:  # like the app
+    if options.interactive:  # as the app does
         with contextlib.suppress(StoreError):
             background.run(session.remember_model())
 
 
 def _with_piped_image(options: RunOptions) -> RunOptions:
-    """Return the options with "-" replaced by the piped image."""
+    """Return the options with the image "-" replaced by the bytes piped in."""
     from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 
     example = 'For example: edgechat run MODEL "What is this?" --image - < photo.png'
@@ -300,7 +301,7 @@ def _with_piped_image(options: RunOptions) -> RunOptions:
 
 
 def _whole_prompt(prompt: str | None) -> str | None:
-    """Return the prompt followed by the piped text; None if the user will type it."""
+    """Return the prompt followed by any piped text, or None if the user is to type questions."""
     if prompt == _STDIN:
         prompt = None
     if sys.stdin is None or sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""Slash commands for a conversation on the command line, such as /help."""
+"""Slash commands, such as /help, for conversations on the command line."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MOST_LISTED = 20
 
 
 class SlashCommands:
-    """Runs slash commands. They write to stderr, since only answers go to stdout."""
+    """Runs slash commands. Their output goes to stderr, because stdout is only for answers."""
 
     def __init__(self, target: ChatLoop) -> None:
         self._target = target
         self._wait_for = target.background.run
 
     def run(self, line: str) -> bool:
-        """Run a line if it is a command; return True if it is one. Raises EdgechatError."""
+        """Run a line if it is a command, and return whether it is one. Raises EdgechatError."""
         command = parse_command(line)
         if command is None:
             return False
@@ -135,7 +135,7 @@ class SlashCommands:
             _say(f"{speaker}: {printable(turn.content).strip() or 'nothing'}")
 
     def _search(self, text: str) -> None:
-        if not text:  # an empty text matches every conversation
+        if not text:  # an empty text would match every conversation
             self._chats()
             return
         hits = self._wait_for(self._target.store.search(text, _MOST_LISTED))

@@ -1,4 +1,4 @@
-"""Consent to tool calls, requested in the terminal or given on the command line."""
+"""Consent to tool calls, either requested in the terminal or given on the command line."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _CHOICES = "o: once, c: always in this chat, a: always, n: no, v: never"
 
 
 def can_ask() -> bool:
-    """Return True if the user can be asked."""
+    """Return True if there is a user who can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def unknown_names(names: Sequence[str], chosen: Collection[str]) -> list[str]:
-    """Return the names given to `--yes` that belong to no chosen tool server."""
+    """Return the names given to `--yes` that do not belong to any selected tool server."""
     servers = {name.partition(":")[0] for name in chosen}
     return [name for name in names if name.partition("/")[0].partition("__")[0] not in servers]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLinePermission:
-    """Allows tools named by `--yes`; asks the user about others, or refuses them if it cannot ask."""
+    """Allows the tools named by `--yes`. For others, asks the user if possible, and otherwise refuses."""
 
     names: Sequence[str]
     asking: Permission | None
@@ -56,29 +56,29 @@ class CommandLinePermission:
 
 
 class TerminalQuestions:
-    """Passes a reply's questions to the main thread, where `input` and Ctrl+C work."""
+    """Passes questions from a reply to the main thread, where `input` and Ctrl+C work."""
 
     def __init__(self) -> None:
         self._queue = SimpleQueue[tuple[Question, Future[Answer]] | None]()
 
     async def ask(self, question: Question) -> Answer:
-        """Return the user's answer. Called from the event loop."""
+        """Ask the user and return the answer. Called on the event loop."""
         answer = Future[Answer]()
         self._queue.put((question, answer))
         return await asyncio.wrap_future(answer)
 
     def answer_until_done(self, reply: Future[None]) -> None:
-        """Ask queued questions until the reply ends."""
+        """Ask questions as they arrive, until the reply ends."""
         reply.add_done_callback(lambda _: self._queue.put(None))
         while (asked := self._queue.get()) is not None:
             question, answer = asked
             given = ask_in_terminal(question)
-            with suppress(InvalidStateError):  # cancelled meanwhile
+            with suppress(InvalidStateError):  # canceled in the meantime
                 answer.set_result(given)
 
 
 def ask_in_terminal(question: Question) -> Answer:
-    """Show a call in full and return the user's answer, or "no" if there is none."""
+    """Show a tool call in full and return the user's answer, which is "no" at the end of input."""
     print("\n".join(lines_of(question)), file=sys.stderr)
     while True:
         print(f"Allow it? {_CHOICES}: ", end="", file=sys.stderr, flush=True)
@@ -91,7 +91,7 @@ def ask_in_terminal(question: Question) -> Answer:
 
 
 def lines_of(question: Question) -> list[str]:
-    """Return a question as lines of text."""
+    """Return a question as lines to print."""
     lines = [f"The model wants to call {tool_name(question.tool)}", hints(question.tool), "Arguments:"]
     lines += [f"  {line}" for line in question.arguments.split("\n")]
     if question.changed:
