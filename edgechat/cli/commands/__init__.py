@@ -1,1 +1,1 @@
-"""Commands, with their options. Top-level imports are limited to what --help and completion need."""
+"""Commands and their options. Modules import at the top only what --help and completion need."""

@@ -6,20 +6,20 @@ With --json, one object is printed:
     load_ms, first_token_ms, prompt_tokens
     memory            planned_bytes, resident_bytes, buffers
     depths            a list: depth, prompt_tps, decode_tps (measured in a bare llama.cpp loop)
-    attention         "flash" or "plain", or null where there is no choice
+    attention         "flash" or "plain", or null if there is no choice
     other_depths      `depths` with the other kind of attention; empty if the model does not load with it
-    cost              depth, ms (time of a call, by number of tokens), draft_ms (time to draft one token)
+    cost              depth, ms (time per call, keyed by number of tokens), draft_ms (time to draft one token)
     drafters, no_draft
     ways              a list: task, name, tps, of_plain (tps relative to plain decoding), rounds (a list of
                       tokens per second), drafted, accepted
 
-For a model on another server or in another program: model, backend, context, first_token_ms and decode_tps
-(medians), and rounds, a list: ttft_ms, decode_tps.
+For a model on another server or in another program, the object has model, backend, context, first_token_ms
+and decode_tps (medians), and rounds, a list with ttft_ms and decode_tps.
 
-With --quality, the object is different. Figures have a value and an error; divergences are in nats:
+With --quality, the object has other keys. Each figure has a value and an error; divergences are in nats:
 
-    context, chunks   tokens in a chunk, and the number of chunks
-    tokens            how many of them were scored
+    context, chunks   tokens per chunk, and number of chunks
+    tokens            how many tokens were scored
     base              the model that the others were compared with, or null
     models            a list: model, path, quant, cache_type, backend, bytes, tokens_per_second, is_base,
                       is_chosen, on_front ("size", "speed"), perplexity, and divergence, which is null or
@@ -151,7 +151,7 @@ def bench(
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 
-    # Only text is measured, so no projector is loaded.
+    # No projector is loaded, since only text is measured.
     request = PlanRequest(draft=draft, backend=backend, vision=False, workers=workers, anyway=load_anyway)
     if quality:
         from edgechat.bench.quality import QualityRequest
@@ -212,7 +212,7 @@ def bench(
 def _through_a_server(
     model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
 ) -> None:
-    """Measure a model on another server: time to first token, and speed."""
+    """Measure the time to first token and the speed of a model on another server."""
     import asyncio
 
     from edgechat.cli.commands.remote import answered
@@ -222,7 +222,7 @@ def _through_a_server(
     if plot_file is not None:
         raise OptionWithoutEffect("--plot has no effect here: there is one way of decoding.", hint="Omit it.")
     config = settings.load()
-    request = msgspec.structs.replace(request, vision=True)  # the user did not exclude it
+    request = msgspec.structs.replace(request, vision=True)  # the user did not ask to leave it out
     with StatusLine(sys.stderr) as status:
         plan = remote_plan(model, config, request) or prepare(model, request)
         plan, timings = asyncio.run(answered(plan, config, tokens, rounds, status.show))
@@ -279,12 +279,12 @@ def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
 
 
 def _speed(at: AtDepth | None) -> tuple[str, str]:
-    """Return the prefill and decode speeds."""
+    """Return the speed of prefill and the speed of decoding, as text."""
     return (f"{at.prompt_tps:.0f} tokens/s", f"{at.decode_tps:.1f} tokens/s") if at is not None else ("", "")
 
 
 def _calls(report: BenchReport) -> list[tuple[str, ...]]:
-    """Return C(n) as a table: the time of a call with n tokens, in ms and relative to one token."""
+    """Return C(n) as table rows: the time per call with n tokens, in ms and relative to one token."""
     first = report.curve_ms.get(1, 0.0)
     rows = [("rows", *(str(n) for n in report.curve_ms))]
     rows.append(("ms", *(f"{ms:.1f}" for ms in report.curve_ms.values())))

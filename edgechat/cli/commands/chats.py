@@ -1,22 +1,22 @@
 """`edgechat chats`: list, search, show, export, import and delete stored conversations.
 
-With --json, a list of objects is printed, the most recently used conversation first:
+With --json, a list of objects is printed, starting with the most recently used conversation:
 
     id, title
     model                   the model that wrote the latest reply
     front                   where it was last used: "app", or "run" for the command line
     n_messages              the number of questions and answers, without the system prompt
-    date                    the day on which it started, as the model is told
+    date                    the day it was started, which is also given to the model
     created_at, updated_at  seconds since 1970
 
-    pinned                  whether it stays at the top of the app's list
+    pinned                  whether it is pinned to the top of the app's list
     trashed_at              when it was moved to the trash, or null
 
 `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at; for a
 question, its attachments and images; for a reply, its figures and error. `search` prints a list of
-objects, best first: chat (an id), title, turn (an id, or null if the words are in the title), role,
+objects, best first: chat (an id), title, turn (an id, or null if the title matched), role,
 created_at, snippet, and marks: the positions of the words in the snippet, as [from, to] in characters.
-`import` prints the imported conversation as such an object.
+`import` prints such an object for the imported conversation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option, sug
 from edgechat.cli.options import MOST, json_option
 from edgechat.cli.terminal_io import BOLD, PLAIN, as_text, confirm, print_json, read_piped, styled, table
 
-if TYPE_CHECKING:  # importing these takes three times as long as listing conversations
+if TYPE_CHECKING:  # importing them takes three times as long as listing conversations
     from edgechat.chat.conversation import Conversation
     from edgechat.chat.storage.store import Store
 
@@ -67,7 +67,7 @@ _SYNONYMS = {
 
 
 class ChatsGroup(CliGroup):
-    """Suggests `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
+    """A group that suggests, for example, `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """See `click.Group.resolve_command`."""
@@ -83,7 +83,10 @@ class ChatsGroup(CliGroup):
 
 
 def _probable_command(word: str) -> str | None:
-    """Return the command that an unknown word probably stands for; "" for the list, None if there is none."""
+    """Return the command that the user probably meant by an unknown word.
+
+    Returns "" for the command that lists conversations, and None if no command is similar.
+    """
     commands = {name: command for command, names in _SYNONYMS.items() for name in (*names, command) if name}
     if word.lower() in commands:
         return commands[word.lower()]
@@ -298,10 +301,10 @@ def restore(chats: tuple[str, ...]) -> None:
 
 
 def _listed(limit: int, *, trashed: bool) -> list[Listed]:
-    """Return the most recent conversations, or those in the trash. Raises StoreError."""
-    if trashed:  # opening the store deletes those that have expired
+    """Return the most recent conversations, either stored or in the trash. Raises StoreError."""
+    if trashed:  # opening the store deletes any that have expired
         return with_store(lambda store: store.listed(limit, trashed=True), only_read=True)
-    # Avoid the store: importing its event loop takes longer than the rest of the command.
+    # Do not use the store: importing its event loop takes longer than the rest of this command.
     path = store_path()
     try:
         with contextlib.closing(connect_to_read(path, busy_ms=BUSY_MS)) as db:
@@ -313,7 +316,7 @@ def _listed(limit: int, *, trashed: bool) -> list[Listed]:
 def with_store(work: Callable[[Store], Awaitable[T]], *, only_read: bool = False) -> T:
     """Run `work` on the conversation store and return its result. Raises StoreError.
 
-    only_read: if the store cannot be written, open a copy.
+    only_read: whether `work` only reads. If so, a copy is opened if the store is not writable.
     """
     import asyncio
 
@@ -339,7 +342,7 @@ def _load(prefix: str) -> Conversation:
 
 
 async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:
-    """Return the conversations to delete, without duplicates; with `now`, they may be in the trash."""
+    """Return the conversations to delete, without duplicates. If `now`, include those in the trash."""
     from edgechat.chat.conversation import Conversation
 
     chats = [await store.find(prefix, trashed=None if now else False) for prefix in prefixes]
@@ -390,7 +393,7 @@ def _hit_object(hit: Hit) -> dict[str, Any]:
 
 
 def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
-    """Return a conversation as --json prints it."""
+    """Return a conversation in the form that --json prints."""
     return {
         "id": chat.id,
         "title": chat.title,

@@ -6,16 +6,16 @@ With --json, one object is printed. Sizes are in bytes, speeds are per second, a
                   threads and threads_why (how many threads a model would use, and why), instruction_sets
     memory        total, available, bound and limit (what limits memory below total, and to how much)
     accelerators  a list: name, vendor, devices (llama.cpp's names; empty if this build cannot use it), total,
-                  free, shares_ram, own (bytes of free that are not RAM), pci, sources
+                  free, shares_ram, own (how much of free is not RAM), pci, sources
     free          bytes free on all devices together, with shared memory counted once
-    speed         bandwidth, kernels (by weight type: seconds per weight in calls of 1, 2, 4, 8, 16, 64 and
-                  512 tokens), attention (seconds per operation, in the same calls), attentions (for the
-                  heads of models that were planned, two lists: seconds per layer in calls of 1, 8 and 512
+    speed         bandwidth, kernels (keyed by weight type: seconds per weight for calls of 1, 2, 4, 8, 16, 64
+                  and 512 tokens), attention (seconds per operation, for the same calls), attentions (for the
+                  heads of models that were planned, two lists: seconds per layer for calls of 1, 8 and 512
                   tokens, and extra seconds for each token before them), unmeasured (heads for which that
-                  failed, and why), call, layer (seconds), threads, trials (the numbers of threads that were
-                  compared, each with the seconds of a call of 1 and of 64 tokens), disturbed, measured
+                  failed, and why), call, layer (seconds), threads, trials (the numbers of threads compared,
+                  each with the seconds taken by calls of 1 and of 64 tokens), disturbed, measured
                   (seconds since 1970)
-    card_speeds   the same for accelerators, by llama.cpp's names
+    card_speeds   the same for accelerators, keyed by llama.cpp's names
     disk          path (where models are stored), free
     llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info,
                   unloaded (backends that are installed but did not load)
@@ -87,7 +87,7 @@ def worker(port: int, memory: str | None) -> None:
 
 
 def models_folder() -> Path | None:
-    """Return edgechat's models folder, or None if it cannot be created."""
+    """Return the folder in which edgechat stores models, or None if it cannot be created."""
     try:
         return own_folder()
     except FolderError:
@@ -184,7 +184,7 @@ def _speed(speed: DeviceSpeed | None) -> str:
 
 
 def _figures(speed: DeviceSpeed) -> str:
-    """Return the bandwidth, and the arithmetic speed with the most common weight type."""
+    """Return the bandwidth and, for the most common weight type, the arithmetic speed."""
     text = f"{speed.bandwidth / 1e9:.0f} GB/s from memory"
     if (kernel := speed.kernels.get("Q4_K")) is None:
         return text

@@ -1,10 +1,10 @@
-"""`edgechat doctor`: problems on this machine, the most serious first, each with its remedy.
+"""`edgechat doctor`: problems on this machine, most serious first, each with a remedy.
 
 With --json, one object is printed: `wrong` (the number of problems; if there are any, the exit code is 1) and
 `findings`, a list of weight ("broken", "slow", "tight" or "note"), what, why and fix.
 
-`edgechat doctor --with ssh://HOST` inspects workers instead; with --json it prints a list of worker, error
-and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
+`edgechat doctor --with ssh://HOST` inspects workers instead; with --json, it prints a list of worker, error
+and hint (both null if it can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
 per second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
 """
 
@@ -61,7 +61,7 @@ def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
 
 
 def _run_with(addresses: Sequence[str], *, json: bool) -> int:
-    """Check workers; return 1 if any cannot be used."""
+    """Check the workers at these addresses, and return 1 if any of them cannot be used, or else 0."""
     with StatusLine(sys.stderr) as status:
         status.show("connecting")
         reports = [_worker(address) for address in addresses]
@@ -74,7 +74,7 @@ def _run_with(addresses: Sequence[str], *, json: bool) -> int:
 
 
 def _worker(address: str) -> dict[str, Any]:
-    """Return a report on a worker, as --json prints it."""
+    """Return a report on a worker, in the form that --json prints."""
     import msgspec
 
     from edgechat.device.remote.workers import LostWorker, connect
@@ -103,7 +103,7 @@ def _worker(address: str) -> dict[str, Any]:
 
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
-    """Return why a worker's llama.cpp does not match this machine's, and a hint; (None, None) if it does."""
+    """Return why a worker's llama.cpp does not match this machine's, and a hint; or None twice."""
     from edgechat.base.process.ask import ChildFailed
     from edgechat.native.accelerators.devices import read_inventory
     from edgechat.planner.machine import check_build

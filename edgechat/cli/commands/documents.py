@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgechat.documents.library import Given
 
 _MOST_TOLD = 10
-"""Number of skipped files to name; the rest are only counted."""
+"""Maximum number of skipped files to list by name. Any others are only counted."""
 
 _name = argument(
     "name",
@@ -183,7 +183,7 @@ def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
     """Forget documents; the files themselves stay."""
     known = next((one for one in known_collections() if one.name == name), None)
     if known is None or (paths and known.problem):
-        registry.open_collection(name).close()  # raises the right error
+        registry.open_collection(name).close()  # raises the appropriate error
     assert known is not None
     chosen = [str(Path(path).expanduser().absolute()) for path in paths]
     for path in chosen:
@@ -230,7 +230,7 @@ def serve(names: tuple[str, ...]) -> None:
 
 
 def _usable() -> list[str]:
-    """Return the names of all readable collections; print notes about the others."""
+    """Return the names of all readable collections, and print notes about the others."""
     known = known_collections()
     if not known:
         note("There are no documents yet. To add some: edgechat docs add FOLDER")
@@ -255,7 +255,7 @@ async def _found(names: Sequence[str], question: str, limit: int) -> list[Given]
 
 
 def _update(names: Sequence[str]) -> list[Update]:
-    """Update collections; print notes about skipped files."""
+    """Update collections, and print notes about skipped files."""
     import asyncio
 
     from edgechat.documents.embedding import embedder_here
@@ -291,7 +291,7 @@ def _update(names: Sequence[str]) -> list[Update]:
 
 
 def _ask_about(name: str, roots: Sequence[Path]) -> None:
-    """Ask before reading huge folders for the first time."""
+    """Ask the user before reading huge folders for the first time."""
     known = next((one.roots for one in known_collections() if one.name == name), ())
     for root in roots:
         if str(root) not in known and (found := survey(root)).is_huge:
@@ -300,7 +300,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 
 def _recommend_embedder() -> None:
-    """Recommend an embedding model for this machine. Needs no network: its header ships with edgechat."""
+    """Recommend an embedding model for this machine. Works offline, since its header is shipped."""
     from edgechat.planner.ranking.suggestions import recommended_embedder
 
     with suppress(EdgechatError):
@@ -310,7 +310,7 @@ def _recommend_embedder() -> None:
 
 
 def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
-    """Raise DocumentError for a folder that overlaps one in the collection: files would be indexed twice."""
+    """Raise DocumentError if a folder overlaps one in the collection, as files would be indexed twice."""
     for known in (Path(one.path) for one in collection.roots()):
         for root in roots:
             if root != known and (root in known.parents or known in root.parents):

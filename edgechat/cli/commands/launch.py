@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
 
 ROOMY = 32768
-"""Context that agents need, in tokens: instructions and tools alone take about 10,000."""
+"""Length of context that agents need, in tokens. Instructions and tools alone take about 10,000."""
 GUIDE = "guide"
 _ADDRESS = re.compile(r"Serving .* at (http://\S+)/v1;")
 _LOAD_SECONDS = 600.0
@@ -117,7 +117,7 @@ def _program(agent: Agent) -> str:
 
 
 def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
-    """Plan the model, with enough context for agents if that fits; print the choice."""
+    """Plan the model, with enough context for agents if that fits, and print what was chosen."""
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 
@@ -140,7 +140,10 @@ def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
 
 
 def _model(named: str | None) -> str:
-    """Return the named model, or else the one the app would open, but never the guide, which has no tools."""
+    """Return the named model, or by default the one that the app would open.
+
+    The guide is never chosen by default, because it cannot use tools.
+    """
     import asyncio
 
     from edgechat.server.pool.available_models import first_model
@@ -167,7 +170,7 @@ def _model(named: str | None) -> str:
 
 @contextlib.contextmanager
 def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
-    """Run a server for a model, with a new key. The model is loaded on entry."""
+    """Run a server for a model, with a new API key. Loads the model before entering the context."""
     key = f"ek-{secrets.token_urlsafe(24)}"
     words = ["serve", plan.model_path, "--port", "0", "--ctx", str(plan.context)]
     program = [sys.executable] if spawn.frozen() else [sys.executable, "-P", *spawn.PROGRAM]
@@ -190,7 +193,7 @@ def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
 
 
 def _url_of(process: subprocess.Popen[str], log: Path) -> str:
-    """Return the address that the server prints; discard the rest of its output."""
+    """Return the address that the server prints. Any further output is discarded."""
     assert process.stdout is not None
     for line in process.stdout:
         if found := _ADDRESS.match(line):
@@ -202,7 +205,7 @@ def _url_of(process: subprocess.Popen[str], log: Path) -> str:
 def _wait_until_ready(
     process: subprocess.Popen[str], url: str, key: str, log: Path, status: StatusLine, model: str
 ) -> dict[str, Any]:
-    """Wait for the model to load; return its entry in the server's list. Raises EngineError."""
+    """Wait for the model to load, and return its entry from the server's list. Raises EngineError."""
     import httpx2
 
     end = time.monotonic() + _LOAD_SECONDS
@@ -237,7 +240,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) -> int:
-    """Run an agent in this terminal and return its exit code. Ctrl+C is left to the agent."""
+    """Run an agent in this terminal and return its exit code. Handling Ctrl+C is left to the agent."""
     environment = dict(os.environ)
     for name, value in chosen.environment.items():
         if value is None:
@@ -248,12 +251,12 @@ def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) 
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the agent receives it as well
+        except KeyboardInterrupt:  # the agent receives Ctrl+C, too
             continue
 
 
 def _print_settings(agent: Agent | None, chosen: AgentSettings) -> None:
-    """Print shell commands that start an agent."""
+    """Print shell commands that start an agent with these settings."""
     for name, value in chosen.environment.items():
         if sys.platform == "win32":
             print(f'$env:{name} = "{value}"' if value is not None else f"Remove-Item Env:{name}")

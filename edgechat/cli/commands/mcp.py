@@ -234,13 +234,13 @@ def import_servers(
 
 
 def _absolute(command: str) -> str:
-    """Return a command as an absolute path if it is a path to a file; otherwise unchanged."""
+    """Return a command unchanged, or as an absolute path if it is the path to a file."""
     is_path = os.sep in command and os.path.isfile(os.path.expanduser(command))
     return os.path.abspath(os.path.expanduser(command)) if is_path else command
 
 
 def _sources(program: str | None, file: str | None) -> list[Path]:
-    """Return the files to import from. Raises SettingsError if there are none."""
+    """Return the files to import tool servers from. Raises SettingsError if there are none."""
     if file is not None:
         path = Path(file).expanduser()
         if not path.is_file():
@@ -258,7 +258,7 @@ def _sources(program: str | None, file: str | None) -> list[Path]:
 
 
 def _readable(path: Path) -> list[ServerConfig]:
-    """Return the servers in another program's file; print notes about those that cannot be used."""
+    """Return the usable servers in another program's file, and print notes about the others."""
     servers = []
     for name, entry in entries_of(path).items():
         try:
@@ -269,7 +269,7 @@ def _readable(path: Path) -> list[ServerConfig]:
 
 
 def _named(server: ServerConfig) -> str:
-    """Return the names of a server's variables and headers, without their values."""
+    """Return the names, but not the values, of a server's variables and headers, as text."""
     names = [*server.env, *server.headers]
     return f" (with {', '.join(names)})" if names else ""
 
@@ -291,7 +291,7 @@ def _as_json(value: object, *fields: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """The result of starting a server."""
+    """The result of trying to start a server."""
 
     title: str = ""
     tools: Sequence[ToolSpec] = ()
@@ -313,7 +313,7 @@ async def _tried(config: ServerConfig) -> _Trial:
 
 
 async def _answers() -> Mapping[str, Sequence[GivenConsent]]:
-    """Return the user's stored answers about tools, by server."""
+    """Return the user's stored answers about tools, keyed by server."""
     from edgechat.tools.consent import ConsentStore, GivenConsent, consents_path
 
     found = defaultdict[str, list[GivenConsent]](list)

@@ -3,25 +3,25 @@
 With --json, a list of objects is printed, most recently used first:
 
     kind             "model"; or "adapter" for LoRA adapters, which come last and have name, format ("gguf"
-                     or "peft"), base (the model that they are for), architecture, rank, size, place, path and
+                     or "peft"), base (the model that it is for), architecture, rank, size, place, path and
                      damage
-    name, full_name  the names that commands accept; other_names: further ones that Ollama has for the file
+    name, full_name  the names that commands accept; other_names: any others that Ollama has for the file
     model            its name in the catalogue, or null
     format           "gguf" or "mlx"
     quant, architecture, parameters, size (bytes), context (the length it was trained for, in tokens)
     last_used        seconds since 1970, or null; loaded: whether a running edgechat has it loaded
-    fits             whether it would fit into the RAM that is free now, without a GPU
-    fits_context     the longest context with which it would fit, in tokens, up to 32768; 0 if none
+    fits             whether it would fit in the RAM that is free now, without a GPU
+    fits_context     the longest context with which it would fit, in tokens, at most 32768; 0 if it cannot fit
     place            "edgechat", "own folder", "hub cache", "LM Studio", "llama.cpp" or "Ollama"
     path, files      the file or folder to load, and all files
-    vision, audio    whether it sees, or hears, with the projector stored beside it
+    vision, audio    whether it can see or hear with the projector stored next to it
     projector        the path of that file, or null; no_vision: why it cannot be used, or null
     mtp              whether it can draft with its own layers (MTP)
     damage           why it cannot be loaded, or null
     can_import       whether `edgechat import` can make a copy of it that loads
     remote           null; for a model on another server {"server", "kind", "url", "ttft_ms", "decode_tps"},
-                     the last two as measured here, or null. Such models come after the local ones, and
-                     have null, false or an empty list where only a file would have a value
+                     the last two as measured here, or null. Remote models come after local ones. Keys that
+                     only make sense for files are null, false or an empty list
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
 _REMOTE_HEADINGS = ("REMOTE", "SERVER", "CONTEXT", "FIRST TOKEN", "SPEED", "LAST USED")
 _INPUT, _DRAFTS = "INPUT", "DRAFTS"
-"""Last columns, shown if any model takes more than text, or drafts with its own layers."""
+"""Optional last columns, shown if a model accepts more than text, or can draft with its own layers."""
 _INPUTS: dict[Modality, str] = {"vision": "images", "audio": "sound"}
 
 model_name = argument(
@@ -131,7 +131,7 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
 def _asking(
     remotes: Mapping[str, RemoteServer],
 ) -> Iterator[Callable[[], tuple[Sequence[RemoteRow], Sequence[str]]]]:
-    """Query the servers in the background; yield a function that waits for their models."""
+    """Query the servers in the background, and yield a function that waits for their answers."""
     if not remotes:
         yield lambda: ((), ())
         return
@@ -142,10 +142,10 @@ def _asking(
 
 
 def _remote_rows(remotes: Mapping[str, RemoteServer]) -> tuple[Sequence[RemoteRow], Sequence[str]]:
-    """Return the models on all servers, and the errors of those that failed."""
+    """Return the models on all servers, and an error message for each server that failed."""
     import asyncio
 
-    from edgechat.models.remote.listing import listings, rows_of  # 50 ms
+    from edgechat.models.remote.listing import listings, rows_of  # takes 50 ms
 
     listed = asyncio.run(listings(remotes))
     problems = [one.error for one in listed if one.error is not None]
@@ -312,7 +312,7 @@ def verify_models(model: str | None) -> None:
 
 
 def _check(path: Path) -> None:
-    """Raise ModelFileError if a model cannot be read. A built-in vision tower is allowed."""
+    """Raise ModelFileError if a model cannot be read. Built-in vision towers are not an error."""
     from edgechat.models.formats.importable import VisionInside
     from edgechat.models.formats.mlx.contents import read_model
 
@@ -321,7 +321,7 @@ def _check(path: Path) -> None:
 
 
 def _adapters(name: str | None) -> list[LocalAdapter]:
-    """Return all adapters, or only the named one."""
+    """Return the adapter with this name, or all adapters if name is None."""
     if name is None:
         return local_adapters()
     adapter = known_adapter(name)
@@ -368,14 +368,14 @@ def _remedy(model: LocalModel) -> str:
     return f"Get another copy of {one_line(str(model.path), 500)}"
 
 
-# LoRA adapters, also shown by `show` and `pull`.
+# LoRA adapters, which `show` and `pull` display as well.
 
 
 _ADAPTER_HEADINGS = ("ADAPTER", "RANK", "SIZE", "FOR", "WHERE")
 
 
 def _adapter_cells(adapter: LocalAdapter, details: AdapterDetails) -> tuple[str, ...]:
-    """Return an adapter's table row; see _ADAPTER_HEADINGS."""
+    """Return the table row for an adapter. The columns are those in _ADAPTER_HEADINGS."""
     rank = str(details.rank or "?")
     return (
         adapter.name,
@@ -387,7 +387,7 @@ def _adapter_cells(adapter: LocalAdapter, details: AdapterDetails) -> tuple[str,
 
 
 def adapter_rows(adapter: LocalAdapter, details: AdapterDetails) -> Iterator[tuple[str, str]]:
-    """Yield the rows of an adapter's sheet."""
+    """Yield (label, text) rows that describe an adapter."""
     names = ", or ".join(map(flat, (adapter.name, *adapter.other_names[:1])))
     name = adapter.path if adapter.place is Place.ELSEWHERE else adapter.name
     yield "", f"A LoRA adapter, to be applied to its model: edgechat run MODEL --lora {flat(str(name))}"
@@ -407,7 +407,7 @@ def adapter_rows(adapter: LocalAdapter, details: AdapterDetails) -> Iterator[tup
 
 
 def adapter_object(adapter: LocalAdapter, details: AdapterDetails) -> dict[str, Any]:
-    """Return an adapter as --json prints it."""
+    """Return an adapter in the form that --json prints."""
     return {
         "kind": "adapter",
         "name": adapter.name,

@@ -1,6 +1,6 @@
 """`edgechat plan`: which files would be chosen, and why, as text or as JSON.
 
-With --json, one object is printed for one MODEL; for several or none, a list of them, best first:
+With --json, one object is printed for a single MODEL. For several or none, it is a list, best first:
 
     model, path, backend ("llama.cpp" or "mlx"), quant, file_bytes, context, cache_type, threads, gpu_layers,
     n_layers, split, experts_in_ram, n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
@@ -9,24 +9,24 @@ With --json, one object is printed for one MODEL; for several or none, a list of
                   adapter_bytes, total_bytes
     exact         whether llama.cpp's allocator computed the sizes; otherwise, and for projectors, they are
                   estimated
-    draft         the drafter, if it is in a file of its own: model, kind ("model", "mtp" or "eagle3"), path,
+    draft         the drafter, if it is a separate file: model, kind ("model", "mtp" or "eagle3"), path,
                   quant, file_bytes, context, total_bytes; or null
     mtp           the drafter, if it is the model's own layers: total_bytes (included in `devices`) and
                   expected_speedup (1: as fast as without); or null
     drafters      the names of all drafters, as in `edgechat run --json`
-    projector     the file with which the model sees or hears: path, name, vision, audio, device (the
-                  accelerator that holds it, or null), image_tokens (the most tokens of context that an image
-                  takes), image_batch (how many of them one call must compute together, or 0), file_bytes,
-                  weights_bytes, compute_bytes, host_bytes, total_bytes (the maximum altogether); or null
+    projector     the file that lets the model see or hear: path, name, vision, audio, device (the
+                  accelerator that holds it, or null), image_tokens (the most context tokens that an image can
+                  take), image_batch (how many of them one call must compute together, or 0), file_bytes,
+                  weights_bytes, compute_bytes, host_bytes, total_bytes (the most in total); or null
     adapters      the LoRA adapters that are loaded with it, a list: name, path, scale, rank, bytes
     remote        the server that runs the model: name, kind, url and more; or null
     program       the engine that edgechat starts for it: its command and the memory it should take; or null
-    no_vision     why the plan of a model that could see or hear leaves that out, or null
+    no_vision     why the model will not see or hear although it could, or null
     ngrams        whether n-grams from the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null
     predicted     decode_tps, prompt_tps, ttft_ms (the last two for 1,000 tokens), basis; by_depth: a list of
                   depth (tokens already in the context), decode_tps, prompt_tps (for the next 500 tokens)
-    kl_divergence value, source, measured (whether for this file, on this machine); or null
+    kl_divergence value, source, measured (whether this file was measured on this machine); or null
     notes, reasons
     alternatives  a list: model, backend, quant, context, decode_tps (both 0 if it does not fit), why_not
     verdict       "fits"; "slow" (slower than reading speed, or than --min-tps); "too lossy" (noticeably so,
@@ -170,7 +170,7 @@ def _lines(survey: SurveyFindings) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows of a mark and cells with aligned columns, leaving out empty columns."""
+    """Yield each row as its mark and its cells, with aligned columns and without empty ones."""
     marks, *columns = (column for column in zip(*rows, strict=True) if any(column[1:]))
     lines = table([tuple(map(flat, row)) for row in zip(*columns, strict=True)]).split("\n")
     yield from (f"{mark} {line}" for mark, line in zip(marks, lines, strict=True))
@@ -195,7 +195,7 @@ def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
 
 
 def _catalogue(survey: SurveyFindings) -> Iterator[str]:
-    """Yield a single table with a heading for each verdict; `_choice` lists the models that are too large."""
+    """Yield one table with a heading for each verdict. Models that are too large appear in `_choice`."""
     from edgechat.planner.ranking.ranking import Verdict
 
     headings = {
@@ -227,7 +227,7 @@ def _mark(option: RankedFile, survey: SurveyFindings) -> str:
 
 
 def _figures(option: RankedFile, plan: LoadPlan) -> tuple[str, str, str]:
-    """Return the share on accelerators, the decode speed, and the time to first token."""
+    """Return, as text, how much is on accelerators, the decoding speed and the time to first token."""
     from edgechat.planner.estimate.budget import RAM
 
     on_gpu = sum(memory.total_bytes for memory in plan.memory if memory.name != RAM)
@@ -272,13 +272,16 @@ def _smallest(options: Sequence[RankedFile]) -> RankedFile:
     return min(options, key=lambda option: option.variant.size)
 
 
-# Models that edgechat does not load itself: ENGINE:MODEL, and NAME/MODEL on a remote.
+# Models that edgechat does not load itself: ENGINE:MODEL, or NAME/MODEL on a remote.
 
 
 def show_elsewhere(
     models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool
 ) -> None:
-    """Print the memory and command of a model's engine, or what its server says. Raises EdgechatError."""
+    """Print the memory and command for each model's engine, or what its server reports about it.
+
+    Raises EdgechatError.
+    """
     from edgechat.planner.placement.programs import split_engine
     from edgechat.planner.plan import as_json
 
@@ -318,7 +321,7 @@ def _elsewhere(name: str, request: PlanRequest, described: MachineDescription) -
 
 
 async def _asked(plan: LoadPlan, config: Settings) -> LoadPlan:
-    """Return the plan completed with what the server says about the model."""
+    """Return the plan, with details added that the server reports about the model."""
     from edgechat.engine.remote.choice import remote_engine
 
     engine = remote_engine(plan, config, idle_seconds=0, on_note=note)
@@ -340,7 +343,7 @@ def _engine_lines(plan: LoadPlan) -> Iterator[tuple[str, str]]:
     for text in plan.notes:
         yield "Note", text
     yield "Why", "\n".join(plan.reasons)
-    if plan.program is None:  # a local model, named together with models that run elsewhere
+    if plan.program is None:  # a local model, given along with models that run elsewhere
         return
     given = [f"{name}={value}" for name, value in plan.program.environment.items()]
     yield "Command", shlex.join([*given, *plan.program.command])

@@ -1,4 +1,4 @@
-"""`edgechat pull`: download and verify the files of a model that fit this machine.
+"""`edgechat pull`: download the files of a model that fit this machine, and verify them.
 
 With --json, one object is printed at the end:
 
@@ -7,15 +7,15 @@ With --json, one object is printed at the end:
     projector         the same for the file that lets the model see or hear, or null
     head              the same for the model's drafting layers (MTP), if they are in a separate file, or null
     draft             the same keys for the draft model, or null
-    vision, audio     whether the model sees, or hears, with that projector; null if it was not examined
+    vision, audio     whether the model can see or hear with that projector; null if it was not examined
     no_vision         why the projector in the repository is not used, or null
     dry_run           whether the download was skipped
     seconds           how long the download took
-    received_bytes    bytes downloaded now
-    resumed_bytes     bytes kept from an earlier download
+    received_bytes    bytes downloaded this time
+    resumed_bytes     bytes already there from an interrupted download
     plan              as in `edgechat plan --json`; null without a network, or if the model does not fit
 
-For a LoRA adapter: the object that `edgechat list --json` prints, with dry_run and received_bytes.
+For a LoRA adapter, prints the same object as `edgechat list --json`, with dry_run and received_bytes added.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def pull(
             raise
         _pull_adapter(adapter, want, dry_run=dry_run, json=json)
         return
-    if isinstance(decision, LocalModelEntry):  # its repository is unknown
+    if isinstance(decision, LocalModelEntry):  # a local file from an unknown repository
         if json:
             print_json(_local_object(decision, dry_run))
         else:
@@ -126,7 +126,7 @@ def pull(
 
 
 def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, json: bool) -> None:
-    """Download an adapter and print how to use it. Raises HubError, DiskError."""
+    """Download an adapter and print how to use it. Raises HubError or DiskError."""
     from edgechat.cli.commands.models import adapter_object
     from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
     from edgechat.models.hub.cache import check_space
@@ -155,7 +155,7 @@ def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, j
 
 
 def _confirm(choice: DownloadChoice, *, json: bool) -> None:
-    """Ask whether to download a model that does not fit. Raises DoesNotFit unless the answer is yes."""
+    """Ask whether to download a model that does not fit. Raises DoesNotFit unless the user agrees."""
     if is_interactive() and not json:
         if answers_yes("It does not fit. Download it anyway?"):
             return
@@ -180,7 +180,7 @@ def _download(decision: PullDecision) -> list[FetchedFile]:
 
 
 def _shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[str, str]]:
-    """Yield the choice and its reasons."""
+    """Yield (label, text) rows that show what was chosen and why."""
     from edgechat.planner.plan import LABELS, OWN_LAYERS
 
     first = decision.parts[0]
@@ -220,7 +220,7 @@ def _shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[s
 def _result(
     decision: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
 ) -> Iterator[str]:
-    """Yield the outcome, and what to do next."""
+    """Yield lines that state the outcome and suggest what to do next."""
     for part, files in zip(decision.parts, decision.missing, strict=True):
         if part.choice.format == "mlx":
             yield _folder(part, files, dry_run)
@@ -254,7 +254,7 @@ def _result(
 
 
 def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str:
-    """Return one line about all files of a model that is a folder."""
+    """Return one line that covers all the files of a model stored as a folder."""
     name, path = one_line(part.source.want.hub.repo), flat(str(part.model_path))
     if not missing:
         return f"{name} is already on this machine: {path}"
@@ -266,7 +266,7 @@ def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str
 
 
 def _kept(part: PullPart, files: Sequence[RemoteFile]) -> str:
-    """Return how much of the files an earlier download has left on disk; '' if nothing."""
+    """Return how much of the files is on disk from an earlier download, as text; '' if nothing."""
     n_bytes = sum(part.store.n_kept(file) for file in files)
     return f", {mebibytes(n_bytes)} here" if n_bytes else ""
 
@@ -274,7 +274,7 @@ def _kept(part: PullPart, files: Sequence[RemoteFile]) -> str:
 def _object(
     decision: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
 ) -> dict[str, Any]:
-    """Return the object that --json prints."""
+    """Return the object to print with --json."""
     from edgechat.planner.plan import as_json
 
     plan = decision.picked.plan if decision.picked else None
@@ -304,7 +304,7 @@ def _object(
 
 
 def _local_object(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
-    """Return the --json object for a local file whose repository is unknown."""
+    """Return the object to print with --json for a local file from an unknown repository."""
     from edgechat.models.local.stores import found_at
 
     model = found_at(here.path)
@@ -357,12 +357,12 @@ def _described(part: PullPart, missing: Sequence[RemoteFile]) -> dict[str, Any]:
 
 
 EVERY = 10.0
-"""Seconds between progress lines when the output is not a terminal."""
+"""Seconds between progress lines if the output is not a terminal."""
 _TERMINAL_INTERVAL = 0.2
 
 
 class DownloadProgress:
-    """DownloadObserver that shows the overall progress of several files."""
+    """A DownloadObserver that shows the combined progress of several files."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         from edgechat.models.hub.download import DownloadPace
@@ -374,12 +374,12 @@ class DownloadProgress:
         self._shown = time.monotonic()
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """Record that the first n bytes of a file are on disk."""
+        """Record that the first n bytes of a file have been written to disk."""
         if self._pace.has(file, n):
             self._show(lambda: f"{self._pace.standing().line}, {_base(file.name)}")
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        """Show that the first n bytes of a partial download have been rehashed."""
+        """Show that the first n bytes of a partial download have been hashed again."""
         self._show(lambda: f"checking the partial download of {_base(file.name)}: {mebibytes(n)}")
 
     def says(self, text: str) -> None:
@@ -388,11 +388,11 @@ class DownloadProgress:
         print(flat(text), file=self._stream, flush=True)
 
     def clear(self) -> None:
-        """Clear the line."""
+        """Clear the progress line."""
         self._status.clear()
 
     def _show(self, text: Callable[[], str]) -> None:
-        """Show a line, unless the previous one is recent."""
+        """Show a progress line, unless the last one was shown only a moment ago."""
         now = time.monotonic()
         if now - self._shown < (_TERMINAL_INTERVAL if self._on else EVERY):
             return

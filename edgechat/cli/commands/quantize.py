@@ -1,10 +1,10 @@
-"""`edgechat quantize`: make a smaller model file from one in 16 or 32 bits.
+"""`edgechat quantize`: create a smaller model file from one with 16 or 32 bits per weight.
 
 With --json, one object is printed:
 
     path, name, level, size, source_size, loss (in nats; null if it was not measured)
     types     the type of each quantized tensor
-    compared  level, size and loss of the plain quantization that the mixture was compared with, or null
+    compared  level, size and loss of the standard quantization that the mixture was compared with, or null
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def quantize(
 
 
 def affordable(source: Source, context: int | None) -> int:
-    """Return the size of the largest file that fits with this context, in bytes. Raises DoesNotFit."""
+    """Return the size, in bytes, of the largest file that fits with this context. Raises DoesNotFit."""
     from edgechat.planner.candidates import of_path
     from edgechat.planner.estimate.dry_run import DryRun
     from edgechat.planner.machine import Machine, current_profile
@@ -182,7 +182,10 @@ def affordable(source: Source, context: int | None) -> int:
 
 
 def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
-    """Yield reasons to use another source, or the source itself. n_bytes: the requested size."""
+    """Yield reasons to quantize another source, or to use this one as it is.
+
+    n_bytes: the requested size.
+    """
     name, size = source.path.name, source.header.file_size
     if source.is_quantized:
         yield (
@@ -223,7 +226,7 @@ def _rows(made: QuantizedModel) -> Iterator[tuple[str, str]]:
 
 
 def _types_table(types: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    """Return a table of the types used for each kind of tensor."""
+    """Return a table that shows which types are used for each kind of tensor."""
     total = max(1, sum(sizes.values()))
     kinds: dict[str, list[str]] = {}
     for name in types:

@@ -177,9 +177,9 @@ def _try_model(name: str, *, json: bool) -> int:
 async def answered(
     plan: LoadPlan, config: Settings, tokens: int, rounds: int = 1, show: Callable[[str], None] | None = None
 ) -> tuple[LoadPlan, list[Timings]]:
-    """Have a remote model write `tokens` tokens, `rounds` times; return its final plan and the timings.
+    """Have a remote model generate `tokens` tokens, `rounds` times, and time it.
 
-    Raises EdgechatError.
+    Returns the plan as it is in the end, and the timings. Raises EdgechatError.
     """
     from edgechat.engine.remote.choice import remote_engine
     from edgechat.engine.types import ChatRequest, Finished, Message
@@ -191,7 +191,7 @@ async def answered(
         for number in range(rounds):
             if show is not None:
                 show(f"answer {number + 1} of {rounds}")
-            # Start differently each time, so that the server's cache does not help.
+            # Each prompt starts differently, so that the server's cache is of no use.
             question = f"{number + 1}. {_TRIAL}" if rounds > 1 else _TRIAL
             request = ChatRequest(id="trial", messages=(Message("user", question),), max_tokens=tokens)
             async with aclosing(engine.stream(request)) as events:

@@ -1,4 +1,4 @@
-"""`edgechat serve`: starts the server and shuts it down."""
+"""`edgechat serve`: start the server, and shut it down on a signal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
 PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _LEAST_KEY = 16
-"""Minimum length of a key, in characters, if other machines can reach the server."""
+"""Minimum length of an API key, in characters, if other machines can reach the server."""
 
 
 @command(
@@ -96,7 +96,7 @@ _LEAST_KEY = 16
 @option(
     "--grace",
     type=Number(float, min=0, max=3600),
-    default=6.0,  # containers are killed ten seconds after the signal; the shutdown itself takes a few
+    default=6.0,  # containers are killed 10 s after the signal, and the shutdown itself takes a few seconds
     help="Seconds that answers in progress have to finish when the server stops.",
 )
 @option(
@@ -176,12 +176,12 @@ def serve(
             note(choice.note)
         name = choice.model
         pool = real_pool(name, request, on_note=note)
-        # Before a key is generated and shown, since the command ends if the model cannot be loaded.
+        # Plan before generating and showing a key, since the command ends if the model cannot be loaded.
         plan = prepare_model(request, name, name)
         key = _key(listener, host, api_key, required=not no_api_key)
         hosts = frozenset() if is_loopback(listener) else _own_names(host)
         rules = AccessRules(key.text if key else None, hosts, origins, aliases)
-        # A store is tied to its own thread, not to an event loop.
+        # This is safe, since a store is tied to its own thread, not to an event loop.
         store = asyncio.run(ResponseStore.open(store_path())) if store_responses else None
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, kind=plan.kind, logged=logged), flush=True)
@@ -206,7 +206,10 @@ async def _serve(
     strict: bool,
     grace: float,
 ) -> None:
-    """Serve until a signal arrives. grace: seconds that answers in progress have to finish."""
+    """Serve until a signal arrives.
+
+    grace: how many seconds answers in progress get to finish.
+    """
     import asyncio
 
     from edgechat.server.app import make_app
@@ -214,11 +217,11 @@ async def _serve(
     from edgechat.server.serving import Server
 
     async def drain() -> None:
-        with contextlib.suppress(OSError):  # the terminal may be gone
+        with contextlib.suppress(OSError):  # the terminal may have been closed
             message = "Stopping after the answers in progress; press Ctrl+C again to stop at once."
             print(message, file=sys.stderr, flush=True)
         await pool.drain(grace)
-        await pool.close()  # stops the remaining answers and tells their clients
+        await pool.close()  # stops any remaining answers and notifies their clients
 
     try:
         async with pool:
@@ -236,7 +239,7 @@ async def _serve(
 
 
 async def _load(pool: Pool) -> None:
-    """Load the default model before the first request; /health reports errors, too."""
+    """Load the default model without waiting for a request. /health also reports any error."""
     try:
         async with pool.serve() as served:
             _print_plan(served.plan)
@@ -258,7 +261,7 @@ def _need_packages() -> None:
 
 
 def _check_network(*, fetch_images: bool) -> None:
-    """Raise SettingsError if --fetch-images is used offline."""
+    """Raise SettingsError if --fetch-images is used while edgechat is offline."""
     switch = offline_by()
     if fetch_images and switch is not None:
         hint = "Omit one of them." if switch == OFFLINE_OPTION else f"Omit it, or unset {switch}."
@@ -268,7 +271,7 @@ def _check_network(*, fetch_images: bool) -> None:
 
 
 def _key(listener: socket.socket, host: str, given: str | None, *, required: bool) -> Key | None:
-    """Return the API key to require, or None. Raises SettingsError if the choice is unsafe."""
+    """Return the API key to require, or None for no key. Raises SettingsError if that is unsafe."""
     from edgechat.server.access import find_key
     from edgechat.server.serving import is_loopback
 
@@ -293,7 +296,7 @@ def _key(listener: socket.socket, host: str, given: str | None, *, required: boo
 
 
 def _origin(text: str) -> str:
-    """Return an origin in the form that browsers send. Raises SettingsError if it is not valid."""
+    """Return an origin in the form that browsers send. Raises SettingsError if it is invalid."""
     origin = text.strip().lower().removesuffix("/")
     if _ORIGIN.fullmatch(origin) is None:
         raise SettingsError(
@@ -304,7 +307,7 @@ def _origin(text: str) -> str:
 
 
 def _alias(text: str) -> str:
-    """Return a host name in the form of the Host header. Raises SettingsError if it is not valid."""
+    """Return a host name in the form used in Host headers. Raises SettingsError if it is invalid."""
     name = text.strip().lower()
     if _NAME.fullmatch(name) is None:
         raise SettingsError(
@@ -315,7 +318,7 @@ def _alias(text: str) -> str:
 
 
 def _own_names(host: str) -> frozenset[str]:
-    """Return the names by which other machines may call this one."""
+    """Return the host names that other machines may use for this one."""
     own = socket.gethostname().lower()
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
 
@@ -335,7 +338,7 @@ def _print_plan(plan: LoadPlan) -> None:
     print(one_line(f"{name} is loaded with {by}: {capacity}."), flush=True)
 
 
-# First screen: the address, and commands to paste into this shell.
+# The first screen shows the address, and commands to paste into this shell.
 
 _EXAMPLES: dict[ModelKind, tuple[str, str]] = {
     "chat": (
@@ -355,8 +358,9 @@ def first_screen(
 ) -> str:
     """Return the first screen. It includes the key only if the key is new and the output is not logged.
 
-    kind: the default model's kind. logged: whether the output is stored, as in a journal.
-    Commands are at most 60 columns wide, apart from paths and keys.
+    Commands are at most 60 columns wide, not counting paths and keys.
+
+    kind: what kind of model the default model is. logged: whether the output is stored, as in a journal.
     """
     from edgechat.server.serving import is_loopback, url_for_others, url_of
 
@@ -386,7 +390,7 @@ def first_screen(
 
 def _example_request(*, has_key: bool, kind: ModelKind) -> str:
     path, body = _EXAMPLES[kind]
-    if sys.platform == "win32":  # PowerShell's curl is different, and its quoting breaks JSON
+    if sys.platform == "win32":  # PowerShell has a different curl, and quoting that breaks JSON
         command = f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post'
         authorization = '-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'
         options = ["-ContentType application/json", f"-Body '{body}'"]
@@ -404,7 +408,7 @@ def _setting(name: str, value: str) -> str:
 
 
 def _key_expression(key: Key | None) -> str:
-    """Return a shell expression that reads the key, to keep it out of the shell's history."""
+    """Return a shell expression that reads the key, so that it stays out of the shell's history."""
     if key is None:
         return '"none"'
     if sys.platform == "win32":

@@ -8,10 +8,10 @@ With --json, one object is printed, or a list if the name matches several files:
     end_tokens (ids that end a reply), licence, template, thinking, size, files, place, repository, last_used
     defaults        what Ollama stores with the model: sampling, context, stop, system, chat_format, adapters
     vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
-    plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
+    plan    as in `edgechat plan --json`; null if the model does not fit, which why_not explains
 
-For a LoRA adapter, the object is the one that `edgechat list --json` prints; for a model that another program
-or server runs, the one that `edgechat plan --json` prints.
+For a LoRA adapter, prints the same object as `edgechat list --json`. For a model that another program or
+server runs, prints the same object as `edgechat plan --json`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def show(model: str, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShownModel:
-    """A model, with everything that is shown about it."""
+    """A model, along with everything that the command shows about it."""
 
     model: LocalModel
     header: ModelHeader
@@ -94,7 +94,7 @@ class ShownModel:
     why_not: str = ""
     modalities: tuple[Modality, ...] = ()
     defaults: ModelDefaults = NO_DEFAULTS
-    """Ollama's defaults for the model."""
+    """Defaults that Ollama has stored for the model."""
     no_vision: str = ""
     """Why the model's projector cannot be used."""
 
@@ -182,7 +182,7 @@ def _template(header: ModelHeader, own: ModelDefaults) -> str:
 
 
 def _projector(shown: ShownModel) -> str:
-    """Describe the projector and its use; '' for a text-only model."""
+    """Describe the projector and what it is for; return '' for a text-only model."""
     file, entry = shown.model.found.projector, shown.model.entry
     if file is None:
         missing = shown.model.missing_modalities
@@ -194,7 +194,7 @@ def _projector(shown: ShownModel) -> str:
 
 
 def _own_layers(shown: ShownModel) -> str:
-    """Describe drafting with the model's own layers; '' if it has none."""
+    """Describe the model's own layers for drafting; return '' if it has none."""
     from edgechat.models.formats.mtp import stated_layers, why_no_drafts
 
     n, file = len(stated_layers(shown.header)), shown.model.found.head
@@ -224,7 +224,7 @@ def _bits(header: ModelHeader) -> float:
 
 
 def _plan(shown: ShownModel) -> str:
-    """Return the plan on two lines, or why there is none."""
+    """Return two lines that describe the plan, or the reason why there is no plan."""
     plan = shown.plan
     if plan is None or plan.predicted is None:
         return shown.why_not
@@ -238,7 +238,7 @@ def _plan(shown: ShownModel) -> str:
 
 
 def _count(n: int) -> str:
-    """Return a number of weights in readable form: '1.2 B'."""
+    """Format a number of weights for people to read: '1.2 B'."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if n >= size:
             return f"{n / size:.3g} {unit}"
