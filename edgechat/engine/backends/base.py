@@ -1,4 +1,4 @@
-"""The backend protocol and its types, media ids and adapter sets. Scheduling and sampling build on it."""
+"""The backend protocol that scheduling and sampling build on, with its types, media ids and adapter sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgechat.native.params import AdapterUse, Buffer
 
 
 class CacheFull(Exception):
-    """There are no free cells for the batch; nothing was computed and the cache is unchanged."""
+    """The cache has no free cells for the batch; nothing was computed and the cache is unchanged."""
 
 
 class EncodingStopped(Exception):
@@ -28,10 +28,10 @@ class EncodingStopped(Exception):
 
 
 class Interrupted(Exception):
-    """The call was interrupted: its last micro-batch is lost, earlier ones are valid."""
+    """The call was interrupted: its last micro-batch is lost, but earlier ones are valid."""
 
     def __init__(self, n_kept: tuple[int | None, ...]) -> None:
-        """n_kept: number of tokens cached for each part; None if the whole sequence is lost."""
+        """n_kept: number of tokens still cached for each part; None if the whole sequence is lost."""
         super().__init__()
         self.n_kept = n_kept
 
@@ -49,23 +49,23 @@ class BatchPart:
     tokens: Seq[int]
     n_logits: int
     n_candidates: int = 0
-    """How many of the highest logits each row needs; the others may be -inf. 0: all."""
+    """Number of top logits needed in each row; the others may be -inf. 0: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do. Using anything else is an error, and is never ignored."""
+    """What a backend can do. Using an unsupported feature is an error and is never silently ignored."""
 
     mixes: bool
     """Whether a batch may combine parts of several sequences."""
     cuts: bool = True
-    """Whether sequences can be cut and copied at any token; else only whole ones can be copied or rewound."""
+    """Whether sequences can be cut and copied at any token; otherwise only copied whole or rewound."""
     shifts: bool = False
-    """Whether a part in the middle of a sequence can be removed, with an approximate result."""
+    """Whether a part can be removed from the middle of a sequence, with an approximate result."""
     saves: bool = False
     """Whether the state of a sequence can be saved and restored."""
     recomputes: bool = False
-    """Whether a rollback computes the remaining tokens of the call again."""
+    """Whether a rollback recomputes the remaining tokens of the call."""
 
 
 class Vocabulary(Protocol):
@@ -91,7 +91,7 @@ class Vocabulary(Protocol):
         """
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token, possibly part of a character; control tokens need `special`."""
+        """Return the bytes of a token, which may be part of a character. Control tokens require `special`."""
 
     def control_texts(self) -> Iterable[str]:
         """Return the texts of control tokens."""
@@ -100,23 +100,23 @@ class Vocabulary(Protocol):
         """Return whether a token ends a reply."""
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the fill-in-the-middle tokens before prefix, suffix and middle.
+        """Return the fill-in-the-middle tokens that precede the prefix, the suffix and the middle.
 
-        None for models that were not trained for it.
+        None if the model was not trained for infilling.
         """
 
     def misfit(self, other: Self) -> str:
-        """Return why a model with the other vocabulary cannot draft for this one; '' if it can."""
+        """Return why a model with the other vocabulary cannot draft for this one, or '' if it can."""
 
 
 class TokenDrawing(Protocol):
-    """Samples on the GPU, which computes the next token while the engine handles the last one."""
+    """Samples on the GPU, so that it computes the next token while the engine is still handling the last."""
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
         """Compute a run of tokens from one sequence and return the next token.
 
-        It is the token that `Sampler.choose` would choose without penalties. number: a random number from 0
-        to 1. Raises CacheFull or DecodeFailed.
+        This is the token that `Sampler.choose` would return without penalties. number: a random number
+        between 0 and 1. Raises CacheFull or DecodeFailed.
         """
 
 
@@ -124,24 +124,24 @@ class Interruption(Protocol):
     """Interrupts calls, so that prompts can be computed in large batches without delaying other requests."""
 
     def interrupt(self) -> None:
-        """Interrupt `decode_interruptibly`, now and in later calls, until `clear_interrupt`. Thread-safe."""
+        """Interrupt current and later `decode_interruptibly` calls until `clear_interrupt`. Thread-safe."""
 
     def clear_interrupt(self) -> None:
         """Let calls run to completion again.
 
-        Check the reason for the interrupt afterwards, not before, so that a new one is not missed.
+        Check the reason for the interrupt only after calling this, so that a new one is not missed.
         """
 
     def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
-        """Compute a batch like `Backend.decode`; may raise Interrupted."""
+        """Compute a batch as `Backend.decode` does, but possibly raise Interrupted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Media:
-    """An image or a sound, or part of one, as cut by a projector."""
+    """An image, a sound or a piece of one, as cut up by a projector."""
 
     ids: tuple[int, ...]
-    """Ids that stand for it among tokens, one per cell; see `media_ids`."""
+    """Ids that represent it in a list of tokens, one per cell; see `media_ids`."""
     whole: bool
     """Whether it must be computed in one call because its cells attend to each other."""
     piece: object
@@ -157,7 +157,7 @@ class MediaEncoder(Protocol):
     """Sample rate of input audio, in Hz."""
 
     def cut(self, contents: Pixels | Samples, digest: str) -> list[tuple[int, ...] | Media]:
-        """Return what represents an image or a sound in a prompt: media and the tokens around them.
+        """Return what to insert into a prompt for an image or a sound: media and the tokens around them.
 
         digest: identifies the content. Thread-safe. Raises BadRequest for unsupported contents.
         """
@@ -165,14 +165,14 @@ class MediaEncoder(Protocol):
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
         """Return the embeddings of media [n_cells, n_embd]. Runs in a separate thread, one call at a time.
 
-        between: called about every 0.05 seconds; the backend may decode meanwhile. If it returns False,
+        between: called about every 0.05 seconds. The backend may decode while it runs. If it returns False,
         EncodingStopped is raised. Raises DecodeFailed if encoding fails.
         """
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
-        """Compute the cells of media at the end of a sequence of `start` tokens.
+        """Compute the cells for media and append them to a sequence of `start` tokens.
 
-        Raises CacheFull or DecodeFailed; the sequence is then unchanged or empty.
+        Raises CacheFull or DecodeFailed, leaving the sequence either unchanged or empty.
         """
 
     def release(self, media: Media) -> None:
@@ -180,7 +180,7 @@ class MediaEncoder(Protocol):
 
 
 class Adapters(Protocol):
-    """LoRA adapters of a model, loaded on first use."""
+    """LoRA adapters for a model, loaded on first use."""
 
     def resolve(self, wanted: Seq[AdapterUse]) -> AdapterSet:
         """Check the adapters in a request and return them as a set. Thread-safe.
@@ -189,58 +189,58 @@ class Adapters(Protocol):
         """
 
     def use(self, adapters: AdapterSet) -> None:
-        """Use these adapters from the next call on. Raises DecodeFailed, after which no adapters are used."""
+        """Use these adapters from the next call on. After DecodeFailed, no adapters are in use."""
 
 
 class DraftHead(Protocol):
-    """Layers that draft from the model's hidden states: its own (MTP) or EAGLE-3's."""
+    """Layers that draft from the model's hidden states: the model's own (MTP) or those of EAGLE-3."""
 
     kind: Literal["mtp", "eagle3"]
     longest: int
-    """Maximum tokens in a draft."""
+    """Maximum tokens per draft."""
 
     def can_draft(self, seq: int, length: int) -> bool:
         """Return whether the head has received all `length` computed tokens of a sequence."""
 
     def begin(self, tokens: Seq[tuple[int, int]]) -> Logits:
-        """Start drafts and return the logits [n, n_vocab] after the next token of each sequence.
+        """Start drafts and return the logits [n, n_vocab] that follow each sequence's next token.
 
-        tokens: pairs of a sequence and its next token; all must fit into one call. The rows are valid until
-        the next call. Raises CacheFull or DecodeFailed.
+        tokens: (sequence, next token) pairs, which must all fit into one call. The rows are valid until the
+        next call. Raises CacheFull or DecodeFailed.
         """
 
     def extend(self, tokens: Seq[tuple[int, int]]) -> Logits:
-        """Add a token to each draft from the last call and return the logits after it."""
+        """Append a token to each draft from the last call and return the logits that follow it."""
 
 
 class Backend(Protocol):
-    """A loaded model with its KV cache. Used by one thread, closed by its creator."""
+    """A loaded model and its KV cache. Used by one thread and closed by its creator."""
 
     capabilities: Capabilities
     drawing: TokenDrawing | None
-    """None: the engine samples from logits."""
+    """None if the engine samples from logits instead."""
     interruption: Interruption | None
-    """None: calls cannot be interrupted."""
+    """None if calls cannot be interrupted."""
     media_encoder: MediaEncoder | None
-    """None: the model has neither vision nor audio."""
+    """None if the model supports neither vision nor audio."""
     adapters: Adapters | None
-    """None: LoRA adapters are not supported."""
+    """None if LoRA adapters are not supported."""
     no_vision: str
-    """Why the projector is not loaded; '' if it is, or if there is none."""
+    """Why the projector was not loaded; '' if it was, or if there is none."""
     head: DraftHead | None
-    """None: there is no draft head."""
+    """None if there is no draft head."""
     no_head: str
-    """Why the plan's draft head is not used; '' if it is, or if there is none."""
+    """Why the plan's draft head is not used; '' if it is used, or if the plan has none."""
     vocabulary: Vocabulary
     context: int
     """Number of cells in the cache, shared by all sequences."""
     n_seq_max: int
     n_batch: int
-    """Maximum tokens per call of `decode`."""
+    """Maximum tokens per call to `decode`."""
     n_outputs_max: int
     """Maximum rows of logits per call."""
     checkpoint_bytes: int
-    """Memory limit for all checkpoints, in bytes; 0: none are taken or needed."""
+    """Memory limit for all checkpoints, in bytes; 0 if checkpoints are not taken or not needed."""
     rolls_back: int
     """Maximum number of tokens that can be rolled back after a call; see `rollback`."""
     rolls_back_alone: bool
@@ -252,9 +252,9 @@ class Backend(Protocol):
     buffers: tuple[Buffer, ...]
     """Allocated buffers; empty if they are unknown or the plan does not predict them."""
     touched_bytes: int
-    """Bytes of buffers that were written during loading, excluding mapped files; 0 if unknown."""
+    """Bytes of the buffers that were written to during loading, excluding mapped files; 0 if unknown."""
     state_format: str
-    """What a saved state depends on besides the model file: cache type, build etc."""
+    """What a saved state depends on besides the model file: the cache type, the build and so on."""
 
     def decode(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch and return a row of logits for each requested token, in the order of the parts.
@@ -265,45 +265,47 @@ class Backend(Protocol):
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence to `length` tokens.
 
-        Returns False, leaving the sequence unchanged, if the architecture would give a wrong result. Length 0
-        always works.
+        Returns False, leaving the sequence unchanged, if the result would be wrong on this architecture. A
+        length of 0 always works.
         """
 
     def rollback(self, seq: int, count: int) -> bool:
-        """Roll back the last `count` tokens of a sequence, fewer than the last call of `decode` computed.
+        """Roll back the last `count` tokens of a sequence.
 
-        Possible once after each call, for up to `rolls_back` tokens. Returns False, leaving the sequence
-        unchanged, if the result would be wrong.
+        There must be fewer of them than the last `decode` call computed. Possible once after each call, for
+        up to `rolls_back` tokens. Returns False, leaving the sequence unchanged, if the result would be
+        wrong.
         """
 
     def checkpoint(self, seq: int) -> Checkpoint:
-        """Return what `rewind` needs to restore the current length. Raises MemoryError."""
+        """Return a checkpoint from which `rewind` can restore the current length. Raises MemoryError."""
 
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
-        """Cut a sequence to the tokens of a checkpoint, with which it must begin.
+        """Cut a sequence back to a checkpoint, whose tokens it must begin with.
 
         The checkpoint may come from another sequence. Returns False, leaving the sequence empty, if the
         result would be wrong or there are too few free cells.
         """
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
-        """Return a checkpoint's state as bytes, a form that `rewind` also accepts. Raises MemoryError."""
+        """Return a checkpoint's state as bytes, which `rewind` also accepts. Raises MemoryError."""
 
     def can_copy(self, source: int, length: int) -> bool:
         """Return whether copying the first `length` tokens of a sequence gives a correct result."""
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """Let the empty sequence `target` share the cells of the first `length` tokens of `source`.
+        """Make the empty sequence `target` share the cells of the first `length` tokens of `source`.
 
         Call this only if `can_copy` returned True. Returns False, leaving `target` empty, if there are not
-        enough free cells for its windows.
+        enough free cells for its attention windows.
         """
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         """Remove the tokens from `start` to `stop` from a sequence and close the gap.
 
-        The result is approximate, since the rest was computed with the removed tokens. Returns False, leaving
-        the sequence unchanged, if this is impossible. Raises ValueError unless 0 < start < stop < length.
+        The result is approximate, since the later tokens were computed while the removed ones were present.
+        Returns False, leaving the sequence unchanged, if this is impossible. Raises ValueError unless 0 <
+        start < stop < length.
         """
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
@@ -316,7 +318,7 @@ class Backend(Protocol):
         """Fill an empty sequence with the saved state of `tokens`.
 
         Returns False, leaving the sequence empty, on failure. The state must come from `save`, since
-        llama.cpp hardly checks it.
+        llama.cpp does little to validate it.
         """
 
     def close(self) -> None:
@@ -325,13 +327,13 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """The part of a sequence's state that cannot be cut: its windows and recurrent states at one length.
+    """The part of a sequence's state that cannot be cut: windows and recurrent states at a given length.
 
     The keys and values of layers with full attention are not included, since they stay in the cache.
     """
 
     length: int
-    """Number of tokens in the sequence when it was taken."""
+    """Length of the sequence, in tokens, when the checkpoint was taken."""
     n_bytes: int
     state: object
     """Private to the backend, or the result of its `save_checkpoint`."""
@@ -342,11 +344,11 @@ Embeddings = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.intp]
 Probabilities = npt.NDArray[np.float64]
 Distribution = tuple[Ids, Probabilities]
-"""The ids that may come next and their probabilities, which add up to 1."""
+"""The ids of possible next tokens, and their probabilities, which add up to 1."""
 
 
 def broken_logits() -> DecodeFailed:
-    """Return the error for NaN or infinite logits."""
+    """Return the error to raise for NaN or infinite logits."""
     return DecodeFailed(
         "The model produced NaN or infinite logits; its weights may be damaged.",
         hint="Download the model again, or use another quantization.",
@@ -357,9 +359,9 @@ _MEDIA, _FIRST = 1 << 30, 1 << 29
 _HASH = _FIRST - 1
 _BITS = 14
 MOST_CELLS = (1 << _BITS) - 1
-"""Maximum cells in a run."""
+"""Maximum cells per run."""
 _KEY = 4
-"""Number of ids in a run's key: 87 bits of hash, and the run's sizes."""
+"""Number of ids in a run's key, which hold 87 bits of a hash and the run's sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,19 +374,19 @@ class MediaRun:
 
     @property
     def stop(self) -> int:
-        """Index of the next token."""
+        """Index of the first token after the run."""
         return self.start + self.n_cells
 
 
 def is_media(token: int) -> bool:
-    """Return whether an id stands for a cell of an image or a sound."""
+    """Return whether an id represents a cell of an image or a sound."""
     return token >= _MEDIA
 
 
 def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]:
-    """Return ids for the cells of media.
+    """Return ids that represent the cells of media.
 
-    content: identifies the media and how they were cut. Raises ValueError if there are too many cells.
+    content: identifies the media and how they were cut up. Raises ValueError if there are too many cells.
     """
     if not 1 < n_cells <= MOST_CELLS or not 0 < n_positions <= MOST_CELLS:
         raise ValueError(f"{n_cells} cells at {n_positions} positions cannot be represented by ids")
@@ -395,12 +397,12 @@ def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]
 
 
 def key_of(ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the key of the run that a list of ids begins with."""
+    """Return the key of the run at the start of a list of ids."""
     return tuple(ids[:_KEY])
 
 
 def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
-    """Yield the media runs in a list of tokens. A truncated run at the end counts as complete."""
+    """Yield the media runs in a list of tokens. A run cut off at the end is yielded at full length."""
     at, end = 0, len(tokens)
     if not end or max(tokens) < _MEDIA:
         return
@@ -427,13 +429,13 @@ class Places:
     def length(self, last_position: int) -> int:
         """Return the number of tokens, given the last position that llama.cpp reports.
 
-        For an M-RoPE image, that is the image's first position.
+        If the last token belongs to an M-RoPE image, llama.cpp reports the image's first position.
         """
         skipped = sum(run.n_cells - run.n_positions for run in self.runs)
         return max(last_position + 1 + skipped, self.runs[-1].stop) if self.runs else last_position + 1
 
     def is_inside(self, index: int) -> bool:
-        """Return whether an index is inside a run, where no cut is possible."""
+        """Return whether an index is inside a media run, where a sequence cannot be cut."""
         return any(run.start < index < run.stop for run in self.runs)
 
     def up_to(self, length: int) -> Places:
@@ -447,15 +449,15 @@ _MARK = 1 << 31
 
 
 FileVersion = tuple[int, ...]
-"""Inode, size and modification time, which identify a version of a file."""
+"""Inode, size and modification time, which together identify a version of a file."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ActiveAdapter:
-    """An adapter with its scale."""
+    """An adapter and its scale."""
 
     digest: str
-    """Digest of the file's content."""
+    """Digest of the file's contents."""
     scale: float
     path: str = field(compare=False)
     """Path of the GGUF file."""
@@ -464,7 +466,7 @@ class ActiveAdapter:
 
 
 AdapterSet = tuple[ActiveAdapter, ...]
-"""Adapters in a fixed order, without duplicates; empty for the plain model."""
+"""Adapters in a fixed order, without duplicates; empty if the model is used without adapters."""
 
 
 def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
@@ -480,9 +482,10 @@ def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
 
 
 def mark_of(adapters: AdapterSet) -> tuple[int, ...]:
-    """Return numbers to prepend to tokens computed with a set of adapters; () without adapters.
+    """Return the mark to prepend to tokens computed with a set of adapters; () without adapters.
 
-    The numbers, 124 bits of a hash, are not real tokens: lists with different marks have no common prefix.
+    Its numbers hold 124 bits of a hash and are not real tokens, so lists with different marks never have a
+    common prefix.
     """
     if not adapters:
         return ()

@@ -1,8 +1,9 @@
-"""llama.cpp backend, for text and embeddings, with LoRA adapters.
+"""llama.cpp backend for text and embeddings, with LoRA adapters.
 
-On some architectures, llama.cpp's cache operations return True even though the result is wrong: a model with
-a window, cut to before the window, continues without the keys that are gone. So `truncate` decides for itself
-(see `_can_cut`) and returns False if the result would be wrong.
+On some architectures, llama.cpp's cache operations return True even though the result is wrong. For example,
+if a model with an attention window is cut back to a point before that window, it continues without the keys
+that were dropped. So `truncate` makes its own check (see `_can_cut`) and returns False if the result would be
+wrong.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -63,7 +64,7 @@ class LlamaCppModel:
     def __init__(
         self, plan: LoadPlan, on_progress: Callable[[float], None] | None, *, must_decode: bool
     ) -> None:
-        """Load the plan's model. Raises LoadFailed, including when the model must decode but cannot."""
+        """Load the plan's model. must_decode: raise LoadFailed if it is an encoder, which cannot chat."""
         logs.install()
         with ExitStack() as stack:
             self._model = Model(Path(plan.model_path), plan, on_progress=on_progress)
@@ -82,11 +83,13 @@ class LlamaCppModel:
         self.train_context = self._model.train_context
         self.buffers: tuple[Buffer, ...] = ()
         self.touched_bytes = 0
-        # The plan's buffers were read from the same library's map in another process, so reading it is safe.
+        # The planner read its buffers from the same library's map, in another process, so reading the map is
+        # safe.
         if plan.buffers and breakdown.has_map():
             allocated = breakdown.from_map(self._model, self._context).buffers
             self.buffers = counted_once(allocated, sum(buffer.weights for buffer in plan.buffers))
-            # Compute buffers are first written by the first batches; mapped weights are pages of the file.
+            # Compute buffers are not written to until the first batches; mapped weights are pages of the
+            # file.
             own = (one.cache + (0 if is_mapped(one) else one.weights) for one in allocated if one.is_host)
             self.touched_bytes = sum(own)
 
@@ -96,7 +99,7 @@ class LlamaCppModel:
 
 
 class LlamaCppBackend(LlamaCppModel):
-    """GGUF model that generates text."""
+    """A GGUF model that generates text."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         super().__init__(plan, on_progress, must_decode=True)
@@ -104,16 +107,17 @@ class LlamaCppBackend(LlamaCppModel):
         self.context = self._context.n_ctx
         self.chat_template = self._model.chat_template
         self._window = self._model.window
-        # A batch of several micro-batches silently loses keys within the window (seen with two sequences).
+        # With several micro-batches per batch, llama.cpp silently loses keys within the window (seen with two
+        # sequences).
         self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
         self._recurrent = self._model.has_recurrent_state
         self.n_outputs_max = plan.n_outputs_max or self.n_batch
         self.rolls_back = self._context.n_snapshots if self._recurrent else self.n_batch
-        # Sequences whose recurrent state was rolled back. llama.cpp applies that in its next call with them:
-        # a copy before then would have the old state, or abort.
+        # Sequences whose recurrent state was rolled back. llama.cpp only applies the rollback in its next
+        # call with the sequence: a copy made before that would get the old state, or abort.
         self._rolled_back: set[int] = set()
-        # The sequence that the last call computed alone, and its number of tokens. In calls with several,
-        # llama.cpp moves states without the snapshots taken in the same call.
+        # The sequence that the last call computed alone, and its number of tokens. In calls with several
+        # sequences, llama.cpp moves states without the snapshots taken in the same call.
         self._alone = (-1, 0)
         self.rolls_back_alone = self._recurrent
         # For sequences with images whose cells share positions (M-RoPE).
@@ -139,7 +143,7 @@ class LlamaCppBackend(LlamaCppModel):
         self.head: DraftHead | None = self._head
 
     def _load_extras(self, plan: LoadPlan) -> None:
-        """Load the plan's projector and draft head; the model also works without them."""
+        """Load the plan's projector and draft head. The model also works without them."""
         try:
             self.media_encoder = self._load_projector(plan)
         except (BackendMissing, LoadFailed) as error:
@@ -164,7 +168,7 @@ class LlamaCppBackend(LlamaCppModel):
         return LlamaCppHead(context)
 
     def _close_first(self, close: Callable[[], None]) -> None:
-        """Arrange for `close` to run before everything opened so far is closed."""
+        """Arrange for `close` to run before anything opened so far is closed."""
         close_rest = self._close
 
         def close_all() -> None:
@@ -211,7 +215,7 @@ class LlamaCppBackend(LlamaCppModel):
             raise Interrupted(tuple(self._kept(part) for part in parts)) from None
 
     def _kept(self, part: BatchPart) -> int | None:
-        """Return how many tokens an aborted call kept from a part; None if the sequence is lost."""
+        """Return how many of a part's tokens an aborted call cached; None if the sequence is lost."""
         length = self._length(part.seq)
         if length < part.start or (length and not self._can_cut(part.seq, length)):
             self.truncate(part.seq, 0)
@@ -258,7 +262,7 @@ class LlamaCppBackend(LlamaCppModel):
             self._places.pop(seq, None)
 
     def note_media(self, seq: int, start: int, media: Media) -> None:
-        """Record that media cells were computed at the end of a sequence of `start` tokens."""
+        """Record that media cells were appended to a sequence of `start` tokens."""
         run = next(media_runs(media.ids))
         places = self._places.get(seq, Places())
         self._keep_places(seq, Places([*places.runs, replace(run, start=start)]))
@@ -313,12 +317,13 @@ class LlamaCppBackend(LlamaCppModel):
 
     def copy(self, source: int, target: int, length: int) -> bool:
         whole = length == self._length(source)
-        # For recurrent states, llama.cpp accepts only -1, even for the length of the whole sequence.
+        # For recurrent states, llama.cpp only accepts -1, not even the length of the whole sequence.
         self._context.copy(source, target, -1 if whole else self.position_of(source, length))
         self._keep_places(target, self._places.get(source, Places()).up_to(length))
         if self._head is not None:
             self._head.copy(source, target, length)
-        # Cells outside the window are reused only if a single sequence holds them, so they are not shared.
+        # llama.cpp reuses cells outside the window only if a single sequence holds them, so they are not
+        # shared.
         try:
             return not self._window or self.rewind(target, self.checkpoint(target))
         except MemoryError:
@@ -364,25 +369,25 @@ class LlamaCppBackend(LlamaCppModel):
 
 
 class LlamaCppEmbedder(LlamaCppModel):
-    """A GGUF model for embeddings or reranking, which keeps nothing between calls."""
+    """A GGUF model for embeddings or reranking, which stores nothing between calls."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         super().__init__(plan, on_progress, must_decode=False)
         self.vocabulary = NativeVocabulary(self._model)
-        # An encoder's positions are learned, and llama.cpp aborts beyond them.
+        # An encoder has a fixed number of learned positions, and llama.cpp aborts beyond them.
         self.longest = min(self._context.n_ctx, self.train_context or self._context.n_ctx)
-        """Maximum tokens in a text."""
+        """Maximum tokens per text."""
         self.n_batch = plan.n_batch
-        """Maximum tokens in a call, which may have up to `n_seq_max` texts."""
+        """Maximum tokens per call, which may contain up to `n_seq_max` texts."""
         self.reranks = plan.reranks
         self.rerank_template = self._model.rerank_template if plan.reranks else None
         self.dimensions = 1 if plan.reranks else self._context.n_embd
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Logits:
-        """Return a vector of length 1 (or 0) for each tokenized text [n, dimensions]. Raises DecodeFailed.
+        """Return a vector of norm 1 (or 0) for each tokenized text [n, dimensions]. Raises DecodeFailed.
 
-        For a reranking model, return the score of each pair [n, 1]. Several texts must fit into one call; a
-        single text may be longer, and is then computed in parts.
+        For a reranking model, return a score for each pair [n, 1] instead. Several texts must fit into one
+        call; a single text may be longer, and is then computed in parts.
         """
         self._context.clear()
         if len(texts) == 1:
@@ -410,7 +415,7 @@ MOST_LOADED = 16
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A file or folder with an adapter that was found to fit the model."""
+    """A file or folder containing an adapter that has been found to fit the model."""
 
     source: FileVersion
     adapter: ActiveAdapter
@@ -418,16 +423,16 @@ class _Checked:
 
 
 class LlamaCppAdapters:
-    """LoRA adapters of one model: checked when a request names them, loaded on first use, then kept."""
+    """LoRA adapters for one model: checked when a request names them, loaded on first use, then cached."""
 
     def __init__(self, model: Model, context: Context, model_path: str) -> None:
         self._model, self._context = model, context
         self._model_path = model_path
         self._lock = threading.Lock()
         self._checked: dict[str, _Checked] = {}
-        """By path of the file or folder."""
+        """Keyed by the path of the file or folder."""
         self._loaded: dict[str, AdapterPointer] = {}
-        """By digest, least recently used first."""
+        """Keyed by digest, least recently used first."""
         self._used: AdapterSet = ()
 
     @cached_property

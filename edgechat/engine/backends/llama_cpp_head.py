@@ -1,8 +1,8 @@
 """Draft heads: layers that draft from a model's hidden states (MTP, EAGLE-3).
 
-A head needs the hidden states after every token, but does not read them after each call. They are kept here
-until many have accumulated or there is a draft to make. In that case, they are read in the same call as the
-token to draft from.
+A head needs the hidden state after every token, but need not read it right after each call. Hidden states are
+collected here until there are many of them or a draft is to be made. To make a draft, the head reads them in
+the same call as the token to draft from.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -25,7 +25,7 @@ from edgechat.native.heads import AssistantContext, EagleContext, HeadContext, R
 from edgechat.planner.plan import DraftPlan, LoadPlan
 
 _MOST_UNREAD = 32
-"""Maximum unread tokens; more than a draft has, since rejected tokens must not have been read."""
+"""Maximum unread tokens. A draft has fewer, since rejected tokens must not have been read."""
 _LONGEST = 8
 
 
@@ -51,7 +51,7 @@ class _ReadSequence:
 
 
 class LlamaCppHead:
-    """Draft head of a llama.cpp model, with its state for each sequence."""
+    """The draft head of a llama.cpp model, with its state for each sequence."""
 
     def __init__(self, context: HeadContext) -> None:
         self.kind: Literal["mtp", "eagle3"] = context.kind
@@ -66,14 +66,14 @@ class LlamaCppHead:
 
     def _reading(self, seq: int) -> _ReadSequence:
         if seq not in self._readings:
-            # Zeros take the place of the hidden state before the first token of a sequence.
+            # Zeros stand in for the hidden state before a sequence's first token.
             self._readings[seq] = _ReadSequence(np.zeros((1, self._context.width), np.float32))
         return self._readings[seq]
 
-    # Calls of the model.
+    # Calls to the model.
 
     def computed(self, parts: Sequence[BatchPart]) -> None:
-        """Take the hidden states from the model's last call, which computed these parts."""
+        """Collect the hidden states from the model's last call, which computed these parts."""
         states = self._context.target_states(sum(len(part.tokens) for part in parts))
         at = 0
         for part in parts:
@@ -81,7 +81,7 @@ class LlamaCppHead:
             at += len(part.tokens)
 
     def missed(self, seq: int, start: int, tokens: Sequence[int]) -> None:
-        """Take tokens that the model computed without providing hidden states."""
+        """Add tokens that the model computed without providing hidden states."""
         self._take(seq, start, tokens, np.zeros((len(tokens), self._context.width), np.float32))
 
     def _take(self, seq: int, start: int, tokens: Sequence[int], states: Rows) -> None:
@@ -110,7 +110,7 @@ class LlamaCppHead:
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer; False on failure, or if no cells are free even without drafts."""
+        """Read tokens with every layer; return False on failure or if no cells are free without drafts."""
         run = (seq, start, tokens, 0)
         try:
             for layer in range(self._context.n_layers if self._is_chained else 1):
@@ -129,7 +129,7 @@ class LlamaCppHead:
         reading.n_read, reading.unread, reading.states = reading.length, [], reading.states[-1:].copy()
 
     def stop(self, seq: int) -> None:
-        """Stop reading a sequence, for example at media, until it is cut to the part already read."""
+        """Stop reading a sequence, for example at media, until it is cut back to the part already read."""
         self._reading(seq).stopped = True
 
     # Changes to sequences.
@@ -145,7 +145,7 @@ class LlamaCppHead:
             reading.unread, reading.states = reading.unread[:n], reading.states[: n + 1]
             return
         self._context.remove(seq, length)
-        # Hidden states in the middle are not kept, so one token is read with zeros instead.
+        # Hidden states within a sequence are not stored, so one token is read with zeros instead.
         reading.n_read, reading.unread = length, []
         reading.states = np.zeros((1, self._context.width), np.float32)
 
@@ -174,7 +174,7 @@ class LlamaCppHead:
         reading.n_read -= stop - start
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return the state of a sequence; empty if reading it has stopped."""
+        """Return the head's state for a sequence, empty if the head has stopped reading it."""
         self._read(seq)
         reading = self._reading(seq)
         if reading.stopped:
@@ -182,7 +182,7 @@ class LlamaCppHead:
         return np.concatenate((reading.states[0].view(np.uint8), self._context.state(seq)))
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> None:
-        """Fill an empty sequence of `length` tokens with the result of `save`."""
+        """Restore the head's state for a sequence of `length` tokens from the result of `save`."""
         self.truncate(seq, 0)
         reading, size = self._reading(seq), 4 * self._context.width
         restored = (
@@ -197,7 +197,7 @@ class LlamaCppHead:
         reading.n_read, reading.states = length, state[:size].view(np.float32).reshape(1, -1).copy()
 
     def _retract(self, seqs: Iterable[int]) -> None:
-        """Remove drafts from the cache."""
+        """Remove drafts from the head's cache."""
         for seq in seqs:
             reading = self._reading(seq)
             if reading.is_ahead:
@@ -208,7 +208,7 @@ class LlamaCppHead:
 
     def can_draft(self, seq: int, length: int) -> bool:
         reading = self._reading(seq)
-        # The first token has no hidden state before it.
+        # There is no hidden state before the first token.
         return not reading.stopped and reading.length == length > 0
 
     def begin(self, tokens: Sequence[tuple[int, int]]) -> Logits:
@@ -262,8 +262,8 @@ class LlamaCppHead:
 def open_head(plan: LoadPlan, model: Model, target: Context) -> tuple[HeadContext, Callable[[], None]] | None:
     """Open the plan's draft head and return its context and a function that closes it.
 
-    The head is part of the model or in a separate file. Close it before the target. Returns None if the plan
-    has no draft head. Raises LoadFailed.
+    The head is either part of the model or in a separate file. Close it before the target. Returns None if
+    the plan has no draft head. Raises LoadFailed.
     """
     if plan.mtp:
         context = HeadContext(model, plan, target)

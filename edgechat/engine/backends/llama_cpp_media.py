@@ -1,4 +1,4 @@
-"""Images and audio for GGUF models: cut and encoded by libmtmd, decoded into a sequence's cells."""
+"""Images and audio for GGUF models: cut up and encoded by libmtmd, then decoded into a sequence's cells."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -33,7 +33,7 @@ class Cells(Protocol):
         """Return the position of the token at `index` in a sequence."""
 
     def note_media(self, seq: int, start: int, media: Media) -> None:
-        """Record that media were computed at the end of a sequence of `start` tokens."""
+        """Record that media were appended to a sequence of `start` tokens."""
 
     def truncate(self, seq: int, length: int) -> bool:
         """See `Backend.truncate`."""
@@ -44,8 +44,8 @@ class LlamaCppMedia:
 
     def __init__(self, plan: LoadPlan, backend: Cells, model: Model, context: Context) -> None:
         """Load the plan's projector. Raises LoadFailed, OutOfMemory or BackendMissing."""
-        # Some builds lack libmtmd. A damaged file crashes the process that loads it, so a child process tries
-        # first.
+        # Some builds lack libmtmd. A damaged file would crash the process that loads it, so a child process
+        # tries it first.
         from edgechat.native.multimodal.probe import probe
         from edgechat.native.multimodal.projector import Projector
 

@@ -1,8 +1,9 @@
 """MLX backend: safetensors models on an Apple GPU, or on any processor for tests.
 
-Each sequence has its own caches, so a call computes a single sequence and the engine alternates between them.
-A copy shares its arrays with the original until either continues. MLX is lazy: logits that nobody needs are
-never computed, and a token can be started before the previous one has been read (see `next_token`).
+Each sequence has its own caches, so a call computes a single sequence and the engine alternates between
+sequences. A copy shares its arrays with the original until one of them continues. MLX evaluates lazily:
+logits that are not needed are never computed, and work on a token can start before the previous one has been
+read (see `next_token`).
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -62,14 +63,14 @@ from edgechat.models.local.files import CONFIG
 from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 
-_SHORT = 32  # up to this many tokens are computed at once, even if some of their logits are not needed
+_SHORT = 32  # up to this many tokens are computed at once, even if not all of their logits are needed
 _LEAST_CACHE = 64 * 2**20
-_CLEAR_EVERY = 256  # calls between clearings of MLX's memory cache, as in mlx-lm
+_CLEAR_EVERY = 256  # number of calls after which MLX's memory cache is cleared, as in mlx-lm
 
 
 _BELOW_ONE = 1 - 2**-24
 BROKEN = -1
-"""A token that marks invalid logits."""
+"""A token id that indicates invalid logits."""
 
 
 @dataclass(slots=True)
@@ -77,26 +78,26 @@ class _Predicted:
     """A token that was decoded before the engine requested it."""
 
     logits: mx.array
-    """The logits after it: [n_vocab]."""
+    """The logits that follow it: [n_vocab]."""
     token: int = BROKEN
     """Its id; BROKEN until it has been read."""
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence with its caches. Its length excludes a token that was decoded ahead."""
+    """A sequence and its caches. Its length does not count a token that was decoded ahead."""
 
     caches: Caches
     predicted: _Predicted | None = None
     run: list[int] = field(default_factory=list)
-    """Tokens of the last call that follow the caches' checkpoint."""
+    """Tokens that the last call computed after the caches' checkpoint."""
 
     @property
     def length(self) -> int:
         return self.caches.length - (self.predicted is not None)
 
     def drop_predicted(self) -> None:
-        """Remove from the caches the token that was decoded ahead."""
+        """Remove the token that was decoded ahead from the caches."""
         if self.predicted is not None:
             self.predicted = None
             self.caches.cut(self.caches.length - 1)
@@ -112,7 +113,7 @@ class MlxBackend:
         on_gpu = bool(plan.devices) and mx.metal.is_available()
         mx.set_default_device(mx.gpu if on_gpu else mx.cpu)
         if plan.memory:  # a draft model's plan is part of its target's plan
-            # MLX keeps freed memory for reuse, by default without limit; the plan allows this much.
+            # MLX keeps freed memory for reuse, without limit by default; the plan allows for this much.
             mx.set_cache_limit(max(plan.compute_bytes, _LEAST_CACHE))
         if on_gpu:
             maybe_set_recommended_wired_limit()
@@ -175,7 +176,7 @@ class MlxBackend:
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
         """Start decoding the chosen token before its id is read, so that the GPU stays busy.
 
-        If the engine continues with another token, this one is removed again.
+        If the engine continues with a different token, this one is removed again.
         """
         with self._computing(part):
             row = self._rows(part)[-1].astype(mx.float32)
@@ -195,7 +196,7 @@ class MlxBackend:
         return token
 
     def _rows(self, part: BatchPart) -> mx.array:
-        """Compute a run and return the logits [n, n_vocab] of its last tokens, at least `n_logits` rows."""
+        """Compute a run and return logits [n, n_vocab] for its last tokens, at least `n_logits` rows."""
         sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
         tokens, rows = list(part.tokens), []
         predicted, caches = sequence.predicted, sequence.caches
@@ -229,7 +230,7 @@ class MlxBackend:
     def read_media(
         self, seq: int, start: int, media: Media, embeddings: Embeddings, offsets: Offsets
     ) -> None:
-        """Compute the cells of an image at the end of a sequence; see `vision.py`."""
+        """Compute an image's cells and append them to a sequence; see `vision.py`."""
         model = self._model
         assert isinstance(model, VlmModel)
         with self._computing(BatchPart(seq, start, media.ids, 0)):
@@ -292,7 +293,7 @@ class MlxBackend:
     def rollback(self, seq: int, count: int) -> bool:
         """Roll back a sequence; see `Backend.rollback`.
 
-        A recurrent state goes back to before the call, and the remaining tokens are computed again.
+        A recurrent state is reset to its value before the call, and the remaining tokens are computed again.
         """
         sequence = self._sequences[seq]
         length, caches, start = sequence.length - count, sequence.caches, sequence.caches.checkpoint_at
@@ -321,7 +322,7 @@ class MlxBackend:
         sequence.drop_predicted()
         try:
             uncut = sequence.caches.uncut()
-        except RuntimeError as error:  # MLX raises this when memory is short
+        except RuntimeError as error:  # MLX raises this when it runs out of memory
             raise MemoryError from error
         return Checkpoint(uncut.length, uncut.n_bytes, uncut)
 
@@ -342,7 +343,7 @@ class MlxBackend:
         assert isinstance(checkpoint.state, Uncut)
         try:
             return pack_checkpoint(checkpoint.state)
-        except RuntimeError as error:  # MLX raises this when memory is short
+        except RuntimeError as error:  # MLX raises this when it runs out of memory
             raise MemoryError from error
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
@@ -358,7 +359,7 @@ class MlxBackend:
             raise MemoryError
         try:
             return pack(sequence.caches.copy(sequence.length))
-        except RuntimeError as error:  # MLX raises this when memory is short
+        except RuntimeError as error:  # MLX raises this when it runs out of memory
             raise MemoryError from error
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Sequence[int]) -> bool:
@@ -372,7 +373,7 @@ class MlxBackend:
     def close(self) -> None:
         """Free the caches, then the model."""
         self._sequences.clear()
-        for holder in (self, self.media_encoder):  # the engine still refers to the latter
+        for holder in (self, self.media_encoder):  # the engine still holds a reference to the latter
             vars(holder or self).pop("_model", None)
         vars(self).pop("_layers", None)
         self.drawing = self.media_encoder = None
@@ -380,12 +381,13 @@ class MlxBackend:
 
 
 def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
-    """Return the token [] that a number from 0 to 1 selects, or BROKEN. logits: a row [n_vocab].
+    """Return the token [] that a number between 0 and 1 selects, or BROKEN. logits: a row [n_vocab].
 
-    This is the sampling in `engine/sampling.py` as an MLX graph: fetching a row of logits would interrupt the
-    pipeline in which the GPU computes one token while Python prepares the next. The filters, their order and
-    the random number are the same as there, and so is the token, except in near-ties, since this computes in
-    32 bits. Penalties are not applied: they depend on tokens that only the CPU has.
+    This is the sampling from `engine/sampling.py` as an MLX graph: fetching a row of logits would interrupt
+    the pipeline in which the GPU computes one token while Python prepares the next. The filters, their order
+    and the random number are the same as in that module. So is the token, except in near-ties, since this
+    function computes in 32 bits. Penalties are not applied, since they depend on tokens that only the CPU
+    has.
     """
     if sampling.temperature <= 0:
         token, highest = logits.argmax(), logits.max()
@@ -396,11 +398,11 @@ def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
 
 
 def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.array, mx.array]:
-    """Return a token and the highest logit. Each operation is a separate kernel, so keep them few."""
+    """Return a token and the highest logit. Each operation runs as a separate kernel, so use few of them."""
     highest = logits.max()
     ids, values = _candidates(logits, sampling)
     weights = mx.exp(values - highest)
-    kept: mx.array | None = None  # filters keep the first candidates, at least one
+    kept: mx.array | None = None  # each filter keeps the first candidates, at least one
     if sampling.top_p < 1:
         kept = (mx.cumsum(weights) < sampling.top_p * weights.sum()).sum() + 1
     if sampling.min_p > 0:
@@ -413,13 +415,13 @@ def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arr
         order = mx.argsort(ids)
         ids, chances = ids[order], chances[order]
     reached = mx.cumsum(chances)
-    # Keep the number below 1, even in 32 bits: there is no token beyond the end.
+    # Keep the number below 1, even in 32 bits, since there is no token past the end.
     at = mx.minimum((reached <= min(number, _BELOW_ONE) * reached[-1]).sum(), len(weights) - 1)
     return (at if ids is None else ids[at]), highest
 
 
 def _candidates(logits: mx.array, sampling: Sampling) -> tuple[mx.array | None, mx.array]:
-    """Return the candidates' ids and logits, most likely first; or None and all logits, in order."""
+    """Return the candidates' ids and logits, most likely first; or None and all logits, in order of id."""
     n = len(logits)
     if 0 < sampling.top_k < n:
         ids = mx.argpartition(logits, n - sampling.top_k)[n - sampling.top_k :]

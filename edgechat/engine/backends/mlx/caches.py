@@ -1,12 +1,12 @@
-"""The caches of a sequence: mlx-lm's caches for all layers, cut and copied only if the result is correct.
+"""A sequence's caches: mlx-lm's caches for all layers, cut and copied only if the result is correct.
 
-mlx-lm's own `trim_prompt_cache` rejects every windowed cache that has wrapped around, and does not tell how
-far others can be cut. This module keeps track of which tokens each cache still holds:
+mlx-lm's own `trim_prompt_cache` rejects every windowed cache that has wrapped around, and does not report how
+far other caches can be cut back. This module keeps track of which tokens each cache still holds:
 
 KVCache, QuantizedKVCache    all tokens: any cut is correct
-WindowCache                  the last tokens, more than a window: a cut is correct if it leaves the next
-                             token's window complete
-StateCache                   one state for all tokens: it can only return to a checkpoint, which costs
+WindowCache                  the last tokens, a few more than the window holds: a cut is correct if it leaves
+                             the next token's window complete
+StateCache                   a single state for all tokens: it can only return to a checkpoint, which costs
                              nothing, since arrays are never modified
 """
 
@@ -29,11 +29,11 @@ from edgechat.engine.backends.base import Places
 from edgechat.planner.estimate.footprint import GROUP
 
 MORE = 32
-"""Tokens that a windowed layer keeps beyond its window, so that this many can always be cut."""
+"""Tokens that a windowed layer stores beyond its window, so that up to this many can always be cut."""
 
 
 class WindowCache(RotatingKVCache):
-    """A ring buffer of the last tokens, longer than the window; masks show only the window."""
+    """A ring buffer for the last tokens. It is longer than the window, and masks expose only the window."""
 
     def __init__(self, window: int) -> None:
         super().__init__(max_size=window + MORE, keep=0)
@@ -45,7 +45,7 @@ class WindowCache(RotatingKVCache):
         return super().make_mask(N, window_size=shown, return_array=return_array)
 
     def take_out(self, n: int) -> None:
-        """Remove the last `n` tokens. The next token's window must stay complete."""
+        """Remove the last `n` tokens. The next token's window must remain complete."""
         length = self.offset - n
         keys, values = self._arrays
         if length < self.max_size:
@@ -69,7 +69,7 @@ class WindowCache(RotatingKVCache):
         """Drop the last `n` tokens of an array and return the `length` tokens before them, in order.
 
         Until the ring is full, mlx-lm uses a token's position as its index. So tokens missing at the start
-        are replaced by zeros, which no window reaches.
+        are replaced with zeros, which are outside every window.
         """
         tokens: mx.array = self._temporal_order(array)[..., :-n, :]
         if (n_missing := length - tokens.shape[2]) > 0:
@@ -79,7 +79,7 @@ class WindowCache(RotatingKVCache):
 
 
 class StateCache(ArraysCache):
-    """Recurrent state for models from mlx-lm and mlx-vlm."""
+    """Recurrent state for models in mlx-lm and mlx-vlm."""
 
     cache: list[Any]
 
@@ -92,7 +92,7 @@ class StateCache(ArraysCache):
         return output, state
 
     def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> None:
-        """Keep the last columns of a convolution's input; called by mlx-vlm's models."""
+        """Store the last columns of a convolution's input; called by mlx-vlm's models."""
         self.cache[index] = mx.contiguous(source[:, source.shape[1] - width :])
 
 
@@ -106,7 +106,7 @@ class SeenWhole:
         return getattr(self._cache, name)
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
-        """Return the mask for the N tokens: None, or one that also shows the window before them."""
+        """Return the mask for the N tokens: None, or a mask that also exposes the window before them."""
         if type(self._cache) is not WindowCache:
             return None
         mask = self._cache.make_mask(N, window_size=window_size, return_array=True)
@@ -147,7 +147,7 @@ class CacheLayers:
         return [_layout(one) for one in caches.all] == self._layout
 
     def make(self) -> list[Any]:
-        """Return empty caches, one for each layer with a cache."""
+        """Return empty caches, one for each layer that has a cache."""
         if hasattr(self._model, "make_cache"):
             caches = list(self._model.make_cache())
         else:
@@ -164,7 +164,7 @@ class CacheLayers:
             return StateCache(len(cache.cache))
         if type(cache) is RotatingKVCache and not cache.keep:
             return WindowCache(cache.max_size)
-        # mlx-lm cannot quantize windowed layers; they are small anyway.
+        # mlx-lm cannot quantize windowed layers, but these are small anyway.
         return QuantizedKVCache(GROUP, self._bits) if self._bits and type(cache) is KVCache else cache
 
 
@@ -177,15 +177,15 @@ class Caches:
         """Number of tokens."""
         self._layers = layers
         self.held = dict.fromkeys(layers.windows, 0)
-        """Number of most recent tokens whose keys are still cached, by window size."""
+        """Number of most recent tokens whose keys are still cached, keyed by window size."""
         self._checkpoint: tuple[int, list[list[Any]]] = (-1, [])
-        """An earlier length, and the recurrent states at that point."""
+        """The length at the checkpoint, and the recurrent states at that point."""
         self.places = Places()
         """Positions of the tokens."""
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The arrays of all layers, computed or not."""
+        """The arrays in all layers' caches, whether or not they have been evaluated."""
         return [array for one in self.all for array in arrays_of(one)]
 
     def grew(self, n: int) -> None:
@@ -193,11 +193,11 @@ class Caches:
         self.length += n
         for window, held in self.held.items():
             size = window + MORE
-            # A longer run is appended, so that its first token also finds a full ring.
+            # A longer run is appended, so that the ring is still full for its first token.
             self.held[window] = min(held + 1, size) if n == 1 else min(held, size - 1) + n
 
     def checkpoint(self) -> None:
-        """Remember the recurrent states, so that the sequence can be cut to its current length."""
+        """Remember the recurrent states, so that the sequence can later be cut back to its current length."""
         if self._layers.is_recurrent:
             states = [_contiguous(cache.cache) for cache in self.all if type(cache) is StateCache]
             mx.async_eval(states)
@@ -205,7 +205,7 @@ class Caches:
 
     @property
     def checkpoint_at(self) -> int:
-        """Length at the last checkpoint; -1 before the first."""
+        """Length at the last checkpoint; -1 if there is none."""
         return self._checkpoint[0]
 
     def can_cut(self, length: int) -> bool:
@@ -220,7 +220,7 @@ class Caches:
         return all(held - n >= min(length, window - 1) for window, held in self.held.items())
 
     def cut(self, length: int) -> None:
-        """Cut to `length` tokens. Requires `can_cut`."""
+        """Cut the caches to `length` tokens. Requires `can_cut`."""
         n = self.length - length
         if not n:
             return
@@ -267,7 +267,7 @@ class Caches:
         return True
 
     def resume(self, length: int, held: dict[int, int]) -> None:
-        """Record that the layers hold saved contents. Raises ValueError if these belong to another model."""
+        """Record that the layers hold saved contents. Raises ValueError if they belong to another model."""
         if held.keys() != self.held.keys() or not self._layers.fit(self):
             raise ValueError("these belong to another model")
         self.length, self.held = length, held
@@ -275,7 +275,7 @@ class Caches:
     def copy(self, length: int) -> Caches:
         """Return a copy of the caches with the first `length` tokens. Requires `can_cut`.
 
-        Both share memory until either sequence continues: arrays are copied on write.
+        Both share memory until one of the sequences continues, since arrays are copied on write.
         """
         caches = Caches(self._layers)
         for one, other in zip(self.all, caches.all, strict=True):
@@ -288,7 +288,7 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Uncut:
-    """State, at one length, of the layers that cannot be cut freely."""
+    """The state, at a given length, of the layers that cannot be cut at any token."""
 
     length: int
     held: dict[int, int]
@@ -296,7 +296,7 @@ class Uncut:
 
     @property
     def n_bytes(self) -> int:
-        """Size of the arrays in bytes."""
+        """Total size of the arrays in bytes."""
         leaves: Any = tree_flatten(self.states)
         return sum(leaf.nbytes for _, leaf in leaves if isinstance(leaf, mx.array))
 
@@ -313,7 +313,7 @@ def _contiguous(states: list[Any]) -> list[Any]:
 
 
 def _owned(cache: Any) -> Any:
-    """Return a layer's state in arrays of its own."""
+    """Return a layer's state as separate arrays, not shared with the cache."""
     if type(cache) is StateCache:
         return _contiguous(cache.cache), cache.left_padding, cache.lengths
     return _copied(cache.state)
@@ -338,18 +338,18 @@ _NOT_OURS = (RuntimeError, ValueError, TypeError, KeyError, msgspec.MsgspecError
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """The values in a saved state that are not arrays."""
+    """The values in a saved state other than arrays."""
 
     length: int
     held: dict[int, int]
     kinds: list[str]
     """Class of each layer's cache; empty for a checkpoint."""
     rest: dict[str, int | None]
-    """Numbers in the layers' states, by their key from `tree_flatten`."""
+    """Numbers in the layers' states, under their keys from `tree_flatten`."""
 
 
 def size_of(caches: Caches) -> int:
-    """Return the approximate size in bytes of a packed state."""
+    """Return the approximate size of a packed state in bytes."""
     return sum(array.nbytes for array in caches.arrays)
 
 
@@ -399,7 +399,7 @@ def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
 
 
 def unpack_checkpoint(image: npt.NDArray[np.uint8]) -> Uncut | None:
-    """Return a checkpoint from `pack_checkpoint`'s result; None if that is invalid."""
+    """Return the checkpoint that `pack_checkpoint` packed; None if the bytes are invalid."""
     try:
         table, states = _unpacked(image)
         return Uncut(table.length, table.held, list(states))
@@ -412,7 +412,7 @@ def _kinds(caches: Caches) -> list[str]:
 
 
 def _state(cache: Any) -> Any:
-    """Return a layer's state, without the spare room in its arrays."""
+    """Return a layer's state without the unused space in its arrays."""
     if isinstance(cache, KVCache | QuantizedKVCache):
         return (*cache.keys_and_values(), *cache.state[2:])
     return cache.state

@@ -1,4 +1,4 @@
-"""Model folders: weights, loaded by mlx-lm with its errors translated, and vocabularies."""
+"""Model folders: their vocabularies, and their weights, which mlx-lm loads, with its errors translated."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -33,13 +33,13 @@ _OUT_OF_MEMORY = re.compile(
     r"|\[METAL\] Command buffer execution failed: Insufficient Memory \(\w+:\w+\)"
     r"|cudaMalloc\w*\([^'\"]*\) failed: out of memory"
 )
-"""MLX's messages when memory runs out, for which it has no exception. They must match in full, since tensor
-names may contain anything.
+"""MLX's messages when it runs out of memory, for which it has no exception. They must match in full, since
+tensor names may contain anything.
 """
 
 
 def load_folder(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
-    """Load a model and its weights without running code from its folder. name: its name in messages.
+    """Load a model and its weights without running code from its folder. name: what messages call it.
 
     Raises LoadFailed or OutOfMemory.
     """
@@ -95,7 +95,7 @@ _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>"),
     *("<end_of_turn>", "<turn|>", "<|return|>", "<|call|>", "</s>", "<eos>"),
 )
-"""Control tokens that end a turn even if the files do not say so; llama.cpp has such a list, too."""
+"""Control tokens that end a turn even if the files do not say so; llama.cpp has a similar list."""
 
 
 class _Added(msgspec.Struct):
@@ -116,7 +116,7 @@ _INFILL = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
-"""Fill-in-the-middle tokens: those of Qwen and CodeGemma, of StarCoder and Granite, and of DeepSeek."""
+"""Fill-in-the-middle tokens used by Qwen and CodeGemma, by StarCoder and Granite, and by DeepSeek."""
 
 
 class FolderVocabulary:
@@ -136,7 +136,7 @@ class FolderVocabulary:
             raise LoadFailed(
                 f"The tokenizer of {config.name} cannot be used: {why}", hint=DOWNLOAD_AGAIN
             ) from error
-        # Some files contain these settings from training.
+        # Some files still contain these settings from training.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         tokenizer_config = _read_json(folder / "tokenizer_config.json")
@@ -236,12 +236,12 @@ def _read(path: Path) -> bytes:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the contents of a JSON file; empty if it does not exist."""
+    """Return the contents of a JSON file, or an empty dict if it does not exist."""
     return parse_json(_read(path), path.name) if path.is_file() else {}
 
 
 def _text(value: Any) -> str:
-    """Return the text of a token, given as a string or inside a table."""
+    """Return the text of a token, which is given as a string or inside a table."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
@@ -265,7 +265,7 @@ def _decoder_types(decoder: Any) -> set[str]:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the byte that each character stands for in a byte-level vocabulary (GPT-2's table)."""
+    """Return the byte that each character represents in a byte-level vocabulary (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]
     letters = {chr(byte): byte for byte in plain}

@@ -1,9 +1,9 @@
-"""Vision models: loaded by mlx-vlm, called like mlx-lm's models, with the processor that cuts images.
+"""Vision models: loaded by mlx-vlm and called like mlx-lm's models, with the processor that cuts up images.
 
-The language model also comes from mlx-vlm, since it takes embeddings and positions with three components. Its
-caches are replaced by those in `caches.py`. A family is supported if its images are presented here as its
-makers intended: at the right positions, and with the right tokens attending to each other. The families'
-names are those in `models/formats/mlx/vision.py`.
+The language model also comes from mlx-vlm, since that version accepts embeddings and positions with three
+components. Its caches are replaced with those in `caches.py`. A model family is supported if its images are
+presented here as its makers intended: at the right positions, and with the right tokens attending to each
+other. The families have the same names as in `models/formats/mlx/vision.py`.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -35,15 +35,15 @@ from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 from edgechat.planner.plan import LoadPlan
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
-"""A processor's output for an image, by mlx-vlm's names."""
+"""A processor's output for an image, under mlx-vlm's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What sets apart the models of one `model_type`."""
+    """What distinguishes the models with a given `model_type`."""
 
     module: str
-    """mlx-vlm's module that contains the processor."""
+    """The mlx-vlm module that contains the processor."""
     processor: str
     """Name of the processor's class."""
     stands_for: str
@@ -89,12 +89,12 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_vl_moe": Family("qwen3_vl", "Qwen3VLProcessor", _QWEN, _of_patches, turns_thrice=True),
     "smolvlm": Family("smolvlm", "SmolVLMProcessor", "<image>", _of_tiles),
 }
-"""By mlx-vlm's name, which is the `model_type` in config.json."""
+"""Keyed by mlx-vlm's name, which is the `model_type` in config.json."""
 
 
 _SIZES = ("size", "crop_size", "max_image_size", "max_soft_tokens")
 _LARGEST = 1 << 13
-"""Maximum side of a resized image in pixels, or its maximum number of tokens."""
+"""Maximum side length of a resized image in pixels, or maximum number of tokens for it."""
 _MAX_INDEX = 64 << 20
 _HEARS = {"audio_tower", "embed_audio"}
 Offsets = npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ class VlmModel:
             raise BackendMissing(why, hint="Use a GGUF file of the model: --backend llama.cpp") from error
         self.family: Family = FAMILIES[kind]
         self.pause: Callable[[], None] = lambda: None
-        """Called between layers of the tower, in its thread."""
+        """Called between the vision tower's layers, in the thread that computes them."""
         with load_errors(name):
             _check_index(folder)
             model: Any = utils.load_model(folder, lazy=True)
@@ -166,7 +166,7 @@ class VlmModel:
         arrays = {name: np.array(value) for name, value in made.items() if value is not None}
         tokenizer = self._processor.tokenizer
         ids = [int(one) for one in arrays.pop("input_ids").reshape(-1)]
-        # The tokens that begin and end every text are not part of the image.
+        # Tokens that begin and end every text are not part of the image.
         ids = ids[ids[:1] == [tokenizer.bos_token_id] :]
         ids = ids[: len(ids) - (ids[-1:] == [tokenizer.eos_token_id])]
         return [None if one == self._cell else one for one in ids], arrays
@@ -183,7 +183,7 @@ class VlmModel:
         return np.indices(shape).reshape(3, -1)
 
     def embed(self, n_cells: int, piece: Arrays) -> Embeddings:
-        """Return a run's embeddings [n_cells, n]. Each row also includes those for deeper layers."""
+        """Return a run's embeddings [n_cells, n]. Each row also includes the embeddings for deeper layers."""
         cells = mx.full((1, n_cells), self._cell, mx.int32)
         pixels = {name: mx.array(values) for name, values in piece.items()}
         found = self._model.get_input_embeddings(cells, mask=mx.ones_like(cells), **pixels)
@@ -192,7 +192,7 @@ class VlmModel:
         return np.array(mx.concatenate([row.astype(mx.float32) for row in rows], axis=-1))
 
     def shown(self, embeddings: Embeddings) -> tuple[mx.array, dict[str, mx.array]]:
-        """Return placeholder tokens [1, n] and further call arguments for embeddings from `embed`."""
+        """Return placeholder tokens [1, n] and the other call arguments for embeddings from `embed`."""
         # For cells, Gemma 4's additional embeddings are those of the padding token, 0.
         cells = mx.zeros((1, len(embeddings)), mx.int32)
         parts = [
@@ -214,10 +214,10 @@ class VlmModel:
 def load_model(
     plan: LoadPlan, config: Config, name: str, on_progress: Callable[[float], None] | None
 ) -> tuple[Any, str]:
-    """Load a plan's model; return it, and why it lacks vision although the plan includes it ('' otherwise).
+    """Load a plan's model; return it and the reason why planned vision is missing ('' if it is not).
 
-    mlx-vlm loads models with vision, and models that mlx-lm does not support. If it fails, mlx-lm is tried.
-    Raises LoadFailed, OutOfMemory or BackendMissing.
+    mlx-vlm loads models with vision, and models that mlx-lm does not support. If it fails, mlx-lm is tried
+    instead. Raises LoadFailed, OutOfMemory or BackendMissing.
     """
     folder, kind = Path(plan.model_path), str(config.whole.get("model_type"))
     tell, is_known = on_progress or (lambda _progress: None), knows(kind)
@@ -239,7 +239,7 @@ def load_model(
 
 
 class _PausedLayer:
-    """A layer of a vision tower, computed separately so that other work can run after it."""
+    """A layer of a vision tower, computed separately so that other work can run before the next layer."""
 
     def __init__(self, layer: Any, model: VlmModel) -> None:
         self._layer, self._model = layer, model
@@ -265,7 +265,7 @@ def _check_index(folder: Path) -> None:
 def _processor(folder: Path, family: Family) -> Any:
     """Return the image processor.
 
-    Uses its own class, since mlx-vlm's AutoProcessor would run code from the folder.
+    Uses the family's own processor class, since mlx-vlm's AutoProcessor would run code from the folder.
     """
     module = importlib.import_module(f"mlx_vlm.models.{family.module}.processing_{family.module}")
     processor = getattr(module, family.processor).from_pretrained(folder, trust_remote_code=False)
@@ -297,7 +297,7 @@ def _arrays_of(module: Any) -> Iterator[mx.array]:
 
 
 _LONGEST = 200
-"""Maximum aspect ratio: when scaled up, a longer image would take gigabytes."""
+"""Maximum aspect ratio: a more elongated image would take gigabytes when scaled up."""
 
 
 class MediaReader(Protocol):
@@ -306,7 +306,7 @@ class MediaReader(Protocol):
     def read_media(
         self, seq: int, start: int, media: Media, embeddings: Embeddings, offsets: Offsets
     ) -> None:
-        """Compute a run of cells at the end of a sequence; see `MediaEncoder.decode`.
+        """Compute a run of cells and append it to a sequence; see `MediaEncoder.decode`.
 
         offsets: the cells' positions relative to the next position in the sequence.
         """
@@ -318,7 +318,7 @@ class MlxVision:
     sees, hears, sample_rate = True, False, 0
 
     def __init__(self, model: VlmModel, folder: Path, backend: MediaReader, most_cells: int) -> None:
-        """most_cells: maximum tokens per image; 0: the processor decides."""
+        """most_cells: maximum tokens per image; 0 leaves the choice to the processor."""
         self._model, self._backend, self._most_cells = model, backend, most_cells
         self._name, self._cutting = folder.name, threading.Lock()
         self._device, self._owner = mx.default_device(), threading.get_ident()
@@ -381,7 +381,7 @@ class MlxVision:
         finally:
             self._model.pause = lambda: None
             if threading.get_ident() != self._owner:
-                mx.clear_streams()  # this thread's, which is about to end
+                mx.clear_streams()  # this thread's streams; the thread is about to end
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
         assert isinstance(media.piece, dict)
