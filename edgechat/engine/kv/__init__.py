@@ -1,5 +1,5 @@
 """Prefix cache and saved KV states.
 
-Takes tokens and returns a slot, and how many of the tokens it already holds. Read `prefix_cache.py` first,
-then `state_store.py`.
+Given a prompt's tokens, the cache returns a slot and the number of those tokens that the slot already holds.
+Read `prefix_cache.py` first, then `state_store.py`.
 """

@@ -1,19 +1,20 @@
-"""Prefix cache: which sequence of the backend holds which tokens, so that prompts can continue from them.
+"""Prefix cache: tracks which tokens each backend sequence holds, so that prompts can continue from them.
 
-It is a radix tree over token ids whose nodes are runs of cells. A slot (a sequence of the backend) ends at a
-node and holds all cells on the path to it. Slots share nodes, so the sizes of the nodes add up to the cells
-in use. Slots without a running request are reused or evicted, least recently used first. Each set of LoRA
-adapters has its own root, since cells computed with different adapters cannot be shared.
+It is a radix tree over token ids whose nodes are runs of cells. A slot (a sequence in the backend) ends at a
+node and holds every cell on the path to it. Slots share nodes, so the node sizes add up to the number of
+cells in use. Slots without a running request are reused or evicted, least recently used first. Each set of
+LoRA adapters has its own root, since cells computed with different adapters cannot be shared.
 
-If a model's state cannot be cut, prompts can only continue from the end of a slot or from a checkpoint: a
-copy of that state, taken where a later prompt may diverge. Checkpoints belong to positions in the tree: every
-slot that passes through one can go back to it, and it is dropped together with its tokens.
+Some models have a state that cannot be truncated. With these, prompts can only continue from the end of a
+slot or from a checkpoint: a copy of the state, taken where a later prompt may diverge. Checkpoints belong to
+positions in the tree. Any slot that passes through a checkpoint can be rewound to it, and a checkpoint is
+dropped together with its tokens.
 
-Without flash kernels, attention computes all cells in the cache and masks those of other sequences
-afterwards. Idle slots then pay rent: the time that their cells cost other sequences. A slot is dropped once
-its rent reaches the cost of computing it again, or of reading its saved state. That costs at most twice as
-much as the best decision (ski rental: Karlin et al. 1988, "Competitive Snoopy Caching"). Slots are worth less
-if prompts rarely share a prefix with earlier prompts.
+Without flash kernels, attention processes every cell in the cache and then masks those that belong to other
+sequences. Idle slots are therefore charged rent: the time that their cells cost other sequences. A slot is
+dropped once its rent reaches the cost of recomputing it or of reading its saved state. This costs at most
+twice as much as the best decision in hindsight (ski rental: Karlin et al. 1988, "Competitive Snoopy
+Caching"). Slots are worth less when prompts rarely share a prefix with earlier ones.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ from edgechat.engine.kv.snapshot import CacheStats
 from edgechat.planner.plan import LoadPlan
 
 _PATTERN = 32
-"""Tokens that must match to recognize where a prompt continues after a removed part."""
+"""Number of tokens that must match to detect where a prompt continues after a removed section."""
 _FROM_DISK = 0.05
-"""Seconds to read a state from disk, whatever its size."""
+"""Seconds needed to read a state from disk, regardless of its size."""
 _PRIOR = 2000
 """Initial value for the count of reused tokens."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A run of cells, held by `n_slots` slots."""
+    """A run of cells, shared by `n_slots` slots."""
 
     start: int
-    """Position of its first token."""
+    """Position of the run's first token."""
     tokens: list[int]
     parent: Node | None
     n_slots: int
     adapters: AdapterSet = ()
-    """For a root: the LoRA adapters that its tree was computed with."""
+    """Root nodes only: the LoRA adapters used to compute the tree."""
     children: list[Node] = field(default_factory=list)
-    """Two children can begin alike, if the same text was computed twice at the same time."""
+    """Two children may start with the same tokens if two requests computed the same text concurrently."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    """Checkpoints within its tokens, shortest first."""
+    """Checkpoints within this node's tokens, shortest first."""
 
     @property
     def end(self) -> int:
-        """Position after its last token."""
+        """Position after the run's last token."""
         return self.start + len(self.tokens)
 
 
@@ -63,27 +64,29 @@ class Slot:
     id: int
     tip: Node
     chat: str | None = None
-    """The chat that it was filled for."""
+    """The chat whose tokens it holds."""
     busy: bool = False
-    """Whether a request is running in it."""
+    """Whether a running request is using it."""
     approximate: bool = False
-    """Whether cells were moved by `shift`, so that they were computed with tokens that are now gone."""
+    """Whether `shift` has moved cells. They were computed with tokens in context that have since been
+    removed.
+    """
     forgotten: bool = False
     """Whether it must be cleared when its request ends."""
     last_used: int = 0
     saved: int = 0
-    """Number of tokens at its start whose state is on disk."""
+    """Number of leading tokens whose state is on disk."""
     rent: float = 0.0
     """Seconds that its cells have cost other sequences since it was last used."""
 
     @property
     def n_own(self) -> int:
-        """Number of its cells that no other slot holds."""
+        """Number of cells that it shares with no other slot."""
         return sum(len(node.tokens) for node in self.path if node.n_slots == 1)
 
     @property
     def root(self) -> Node:
-        """The root node above its tokens."""
+        """The root of the tree that contains its path."""
         node = self.tip
         while node.parent is not None:
             node = node.parent
@@ -91,12 +94,12 @@ class Slot:
 
     @property
     def length(self) -> int:
-        """Number of its tokens."""
+        """Number of tokens it holds."""
         return self.tip.end
 
     @property
     def path(self) -> list[Node]:
-        """The nodes from the first token to the last."""
+        """The nodes on the path from the first token to the last, excluding the root."""
         path: list[Node] = []
         node: Node | None = self.tip
         while node is not None and node.parent is not None:
@@ -115,7 +118,7 @@ class Slot:
         return [checkpoint for node in self.path for checkpoint in node.checkpoints]
 
     def checkpoint_at(self, length: int) -> Checkpoint | None:
-        """Return the checkpoint at this length, or None."""
+        """Return the checkpoint after exactly `length` tokens, or None."""
         return next((one for one in self.checkpoints if one.length == length), None)
 
 
@@ -123,19 +126,19 @@ class Rent(NamedTuple):
     """Seconds that an idle cell costs other sequences."""
 
     decode: float
-    """Per decoded token."""
+    """Cost per decoded token."""
     prefill: float
-    """Per prompt token."""
+    """Cost per prompt token."""
     token: float
-    """Seconds to compute a prompt token again, for comparison."""
+    """Seconds to recompute a prompt token, for comparison."""
 
     def of_call(self, n_decoded: int, n_read: int) -> float:
-        """Return the rent of a cell for a call with this many decoded and prompt tokens."""
+        """Return one cell's rent for a call with this many decoded tokens and prompt tokens."""
         return n_decoded * self.decode + n_read * self.prefill
 
     @classmethod
     def of(cls, plan: LoadPlan) -> Self | None:
-        """Return the rent for a plan; None if attention skips the cells of other sequences."""
+        """Return the rent under a plan, or None if attention skips the cells of other sequences."""
         if plan.flash_attention or plan.forecast is None:
             return None
         forecast = plan.forecast
@@ -143,12 +146,12 @@ class Rent(NamedTuple):
 
 
 class PrefixCache:
-    """The slots of a backend, and the tree of their tokens."""
+    """The slots of a backend and the tree of the tokens they hold."""
 
     def __init__(self, backend: Backend) -> None:
         self.stats = CacheStats()
         self.cells_used = 0
-        """Cells held by slots."""
+        """Number of cells that slots hold."""
         self.rent: Rent | None = None
         self._backend = backend
         root = Node(0, [], None, 0)
@@ -157,7 +160,7 @@ class PrefixCache:
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether a slot is free for another request."""
+        """Whether a slot is available for another request."""
         return any(not slot.busy for slot in self.slots)
 
     @property
@@ -166,16 +169,16 @@ class PrefixCache:
         return self._backend.context
 
     def cells_of_busy(self) -> int:
-        """Return how many cells running requests hold; all others can be evicted."""
+        """Return the number of cells held by running requests. All other cells can be evicted."""
         seen = {id(node): node for slot in self.slots if slot.busy for node in slot.path}
         return sum(len(node.tokens) for node in seen.values())
 
-    # Lookup.
+    # Finding reusable tokens.
 
     def best(self, tokens: Sequence[int], limit: int, adapters: AdapterSet = ()) -> tuple[Slot | None, int]:
-        """Return the slot with the longest reusable prefix of the first `limit` tokens, and its length.
+        """Return the slot that can reuse the longest prefix of the first `limit` tokens, and its length.
 
-        Among equals, prefers free slots, then slots that end there and can be taken over. Returns (None, 0)
+        Ties go to idle slots, then to slots that end exactly there and can be taken over. Returns (None, 0)
         if nothing is reusable.
         """
         best: tuple[int, bool, bool, int] = (0, False, False, 0)
@@ -188,7 +191,7 @@ class PrefixCache:
         return source, best[0]
 
     def _shared(self, tokens: Sequence[int], adapters: AdapterSet) -> Iterator[tuple[Slot, int]]:
-        """Yield each slot that shares a prefix with `tokens`, and the length of that prefix."""
+        """Yield each slot that shares a prefix with `tokens`, together with the length of that prefix."""
         reached: dict[int, int] = {}
         ahead = list(self._root(adapters).children)
         while ahead:
@@ -208,7 +211,7 @@ class PrefixCache:
                 yield slot, reached[id(last)]
 
     def _usable(self, slot: Slot, shared: int) -> int:
-        """Return how many of the shared tokens can be reused."""
+        """Return how many of the shared tokens can actually be reused."""
         if self._backend.capabilities.cuts or not shared or (shared == slot.length and not slot.busy):
             return shared
         if self._backend.can_copy(slot.id, shared):
@@ -227,10 +230,11 @@ class PrefixCache:
         whole: bool = False,
         spent: Slot | None = None,
     ) -> tuple[Slot, int]:
-        """Return a slot for a sequence, marked as busy, and the number of tokens that it has cached.
+        """Return a slot for a sequence, marked as busy, and how many of the tokens it already holds.
 
-        At least one token is left to compute unless `whole`, since the cache holds no logits. spent: a slot
-        that is useful only for its common prefix with this sequence. Requires a free slot.
+        Leaves at least one token to compute unless `whole` is true, since the cache does not store logits.
+        Requires an available slot. spent: a slot that is only useful for the prefix it shares with this
+        sequence.
         """
         spent = None if spent is None or spent.busy else spent
         source, n = self.best(tokens, len(tokens) - (not whole), adapters)
@@ -242,13 +246,13 @@ class PrefixCache:
         return slot, n
 
     def _reuse(self, source: Slot, n: int, spent: Slot | None) -> tuple[Slot, int]:
-        """Take over the source, or copy its first `n` tokens to another slot."""
+        """Take over the source slot, or copy its first `n` tokens to another slot."""
         target = self._least_needed(keep=source, spent=spent)
         if not source.busy:
             copies = target is not None and self._backend.can_copy(source.id, source.length)
             if n == source.length and (spent in (None, source) or not copies):
                 return source, n
-            # Copying may evict another slot, which may lose more tokens than truncating this one.
+            # Copying may evict another slot, which can lose more tokens than truncating this one.
             lost = source.length if target is None else 0 if target is spent else target.length
             if source is spent or source.length - n < lost or not copies:
                 if not self.truncate(source, n):
@@ -260,7 +264,7 @@ class PrefixCache:
         return target, target.length
 
     def _least_needed(self, *, keep: Slot | None = None, spent: Slot | None = None) -> Slot | None:
-        """Return the free slot to reuse: the spent slot, else an empty one, else the least recently used."""
+        """Return the idle slot to reuse: `spent`, then an empty one, then the least recently used one."""
         free = [slot for slot in self.slots if not slot.busy and slot is not keep]
         return min(free, key=lambda slot: (slot is not spent, slot.length > 0, slot.last_used), default=None)
 
@@ -287,7 +291,7 @@ class PrefixCache:
             node.n_slots += 1
 
     def extend(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """Record that the backend computed `tokens` at the end of a slot."""
+        """Record that the backend has appended `tokens` to a slot."""
         if not tokens:
             return
         self.cells_used += len(tokens)
@@ -299,15 +303,16 @@ class PrefixCache:
             tip.children.append(slot.tip)
 
     def charge(self, n_decoded: int, n_read: int) -> None:
-        """Charge idle slots for a call with this many tokens; clear those that cost more than their worth."""
+        """Charge idle slots rent for a call with this many tokens; clear those no longer worth it."""
         if self.rent is not None:
             self._n_read += n_read
             self._charge(self.rent, self.rent.of_call(n_decoded, n_read), 0.0)
 
     def make_way(self, n_decoded: int, n_read: int) -> None:
-        """Clear idle slots that will cost more than they are worth in calls with this many tokens.
+        """Clear idle slots whose rent would exceed their worth during calls with this many tokens.
 
-        Best done before the calls: the cost depends on the last cell in use, and cells do not move.
+        Best done before the calls: their cost depends on the position of the last used cell, and cells do not
+        move.
         """
         if self.rent is not None:
             self._charge(self.rent, 0.0, self.rent.of_call(n_decoded, n_read))
@@ -325,7 +330,7 @@ class PrefixCache:
                 self._vacate(slot)
 
     def release(self, slot: Slot) -> None:
-        """Free a finished request's slot, keeping its tokens for prompts that begin with them."""
+        """Mark a finished request's slot as idle, keeping its tokens for prompts that start with them."""
         slot.busy = False
         self._touch(slot)
         if slot.approximate or slot.forgotten:
@@ -337,9 +342,9 @@ class PrefixCache:
         slot.last_used, slot.rent = self._clock, 0.0
 
     def truncate(self, slot: Slot, length: int) -> bool:
-        """Cut a slot to its first `length` tokens.
+        """Truncate a slot to its first `length` tokens.
 
-        Returns False if the backend cannot; the slot is then unchanged, or empty if rewinding failed.
+        Returns False if the backend cannot do this. The slot is then unchanged, or empty if rewinding failed.
         """
         if length >= slot.length:
             return True
@@ -360,7 +365,7 @@ class PrefixCache:
         slot.approximate, slot.chat = False, None
 
     def forget(self, chat: str) -> None:
-        """Clear a chat's slots; busy ones are cleared when their requests end."""
+        """Clear a chat's slots. Busy slots are cleared when their requests end."""
         for slot in self.slots:
             if slot.chat == chat and slot.busy:
                 slot.forgotten = True
@@ -368,7 +373,7 @@ class PrefixCache:
                 self.clear(slot)
 
     def evict(self) -> bool:
-        """Clear the least recently used free slot; return False if all are empty."""
+        """Clear the least recently used idle slot. Return False if there is nothing left to evict."""
         idle = [slot for slot in self.slots if not slot.busy and slot.length]
         if not idle:
             return False
@@ -385,7 +390,7 @@ class PrefixCache:
         return [checkpoint for node in nodes.values() for checkpoint in node.checkpoints]
 
     def checkpoint(self, slot: Slot) -> None:
-        """Take a checkpoint at the end of a slot, if there is memory for it."""
+        """Take a checkpoint at the end of a slot, if it fits into memory."""
         limit = self._backend.checkpoint_bytes
         if not (limit and slot.length) or slot.checkpoint_at(slot.length):
             return
@@ -398,17 +403,17 @@ class PrefixCache:
         self._add_checkpoint(slot.tip, taken)
 
     def _add_checkpoint(self, node: Node, taken: Checkpoint) -> None:
-        """Keep a checkpoint within a node, dropping others to stay within the memory limit."""
+        """Add a checkpoint to a node, dropping others to stay within the memory limit."""
         limit = self._backend.checkpoint_bytes
         node.checkpoints = sorted([*node.checkpoints, taken], key=lambda one: one.length)
         while sum(one.n_bytes for one in self.checkpoints) > limit:
             self._drop_checkpoint(keep=taken)
 
     def _drop_checkpoint(self, keep: Checkpoint) -> None:
-        """Drop the most dispensable checkpoint: in the least recently used slot, where they are densest.
+        """Drop the least useful checkpoint of the least recently used slot that has any.
 
-        After an edit, the tokens from the last checkpoint to the edit are recomputed. The more tokens follow,
-        the less that matters.
+        Without a checkpoint, an edit past it must also recompute the tokens since the previous checkpoint.
+        The more tokens follow, the less this adds.
         """
         kept: set[int] = set()
         found: list[tuple[Node, Checkpoint, float]] = []
@@ -424,15 +429,15 @@ class PrefixCache:
         node, one, _ = min(found, key=lambda entry: entry[2])
         node.checkpoints.remove(one)
 
-    # Sliding window.
+    # Moving the context window.
 
     def shift(
         self, tokens: Sequence[int], adapters: AdapterSet = (), *, least: int
     ) -> tuple[Slot, int] | None:
-        """Remove tokens that `tokens` lacks from the middle of a slot, if at least `least` become reusable.
+        """Cut a section that `tokens` lacks out of a slot, if this makes at least `least` tokens reusable.
 
-        Returns the slot, marked as busy, and the position of the gap, or None if nothing was done. Cells
-        after the gap were moved, so they are approximate and never shared.
+        Returns the slot, marked as busy, and the position of the gap, or None if nothing was changed. Cells
+        after the gap are moved, which makes them approximate, so they are never shared.
         """
         slot, start = self.best(tokens, len(tokens) - 1, adapters)
         if slot is None or slot.busy or not 0 < start < slot.length:
@@ -449,7 +454,7 @@ class PrefixCache:
         ):
             return None
         self._detach(slot, tip := self._node_ending(slot, start))
-        # Not added to the parent's children, so that no other prompt finds it.
+        # Not added to the parent's children, so no other prompt can find it.
         slot.tip = Node(start, list(tokens[start : start + run]), tip, 1)
         self.cells_used += run
         slot.approximate = slot.busy = True
@@ -464,10 +469,10 @@ class PrefixCache:
         checkpoint: Checkpoint | None = None,
         adapters: AdapterSet = (),
     ) -> bool:
-        """Fill a free slot with a saved state of `tokens`.
+        """Fill an available slot with the saved state of `tokens`.
 
-        Returns False if there is no free slot or the backend refuses the state. checkpoint: one within the
-        tokens.
+        Returns False if no slot is available or the backend rejects the state. checkpoint: a checkpoint
+        somewhere within the tokens.
         """
         if not self.has_free_slot:
             return False
@@ -496,7 +501,7 @@ class PrefixCache:
         return node if node.end == length else self._split(node, length)
 
     def _split(self, node: Node, at: int) -> Node:
-        """Split a node at a position; return the upper half."""
+        """Split a node at a position and return the upper half."""
         assert node.parent is not None
         upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, children=[node])
         upper.checkpoints = [one for one in node.checkpoints if one.length <= at]
@@ -508,7 +513,7 @@ class PrefixCache:
         return upper
 
     def _detach(self, slot: Slot, above: Node) -> None:
-        """Remove a slot from the nodes below `above`, dropping nodes that no slot holds any more."""
+        """Remove a slot from all nodes below `above`, and drop nodes that no other slot holds."""
         node = slot.tip
         while node is not above:
             assert node.parent is not None
@@ -521,7 +526,7 @@ class PrefixCache:
 
 
 def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | None:
-    """Return the index of `pattern` in `tokens`, at or after `start`; None if it is absent or too short."""
+    """Return the first index of `pattern` in `tokens` from `start` on; None if it is missing or too short."""
     if len(pattern) < _PATTERN:
         return None
     for at in range(start, len(tokens) - len(pattern) + 1):
@@ -531,7 +536,7 @@ def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | No
 
 
 def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
-    """Return the length of two lists' or strings' common prefix, by binary search over slices."""
+    """Return the length of the common prefix of two lists or strings, using binary search on slices."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

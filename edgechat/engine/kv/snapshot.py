@@ -1,4 +1,4 @@
-"""Snapshot of an engine for front ends: plain values, no native objects."""
+"""Snapshot of an engine for front ends, consisting of plain values without native objects."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import msgspec
 from edgechat.engine.types import Source
 
 Kind = Literal["pinned", "shared", "own", "kept"]
-"""pinned: a chat's system prompt and first turn, which stay when its window moves; shared: a prefix that
-several chats have in common; own: cells of a running request or of the inspected chat; kept: all other cells,
-evicted when cells run short.
+"""pinned: a chat's system prompt and first turn, which stay in the cache when its window moves. shared: a
+prefix used by several chats. own: other cells of a running request or of the inspected chat. kept: all
+remaining cells, which are evicted when cells run short.
 """
 KINDS: tuple[Kind, ...] = ("pinned", "shared", "own", "kept")
 MOST_RUNS = 256
-"""Maximum runs in a snapshot; beyond that, small runs are merged."""
+"""Maximum number of runs in a snapshot. If there are more, small runs are merged."""
 
 
 class CacheStats(msgspec.Struct):
-    """Counters of the prefix cache since the model was loaded."""
+    """Prefix cache statistics since the model was loaded."""
 
     hits: int = 0
     """Requests that found a cached prefix."""
     misses: int = 0
     reused_tokens: int = 0
     evictions: int = 0
-    """Slots cleared to make room."""
+    """Number of slots cleared to make room."""
 
     def __str__(self) -> str:
-        """Return a line for the log."""
+        """Return a summary line for the log."""
         return (
             f"{self.hits} hits, {self.misses} misses, {self.reused_tokens} tokens reused, "
             f"{self.evictions} evictions"
@@ -37,16 +37,16 @@ class CacheStats(msgspec.Struct):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run of cells with consecutive tokens."""
+    """A run of cells that hold consecutive tokens."""
 
     start: int
-    """Position of the first token."""
+    """Position of the run's first token."""
     length: int
     slots: int
-    """Number of sequences that hold the cells."""
+    """Number of sequences that share these cells."""
     kind: Kind
     parts: int = 1
-    """Number of runs that were merged into this one."""
+    """Number of original runs merged into this one."""
 
 
 class SlotState(msgspec.Struct, frozen=True):
@@ -56,19 +56,19 @@ class SlotState(msgspec.Struct, frozen=True):
     chat: str | None
     length: int
     busy: bool
-    """Whether a request is running in it."""
+    """Whether a running request is using it."""
     approximate: bool
-    """Whether cells were moved by a shift."""
+    """Whether any of its cells were moved by a shift."""
 
 
 class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The cells of the model's cache; those outside any run are free."""
+    """The cells of the model's cache. Cells outside all runs are free."""
 
     cells: int
     used: int
     """Total length of all runs."""
     runs: tuple[Run, ...]
-    """The runs of each slot are consecutive."""
+    """All runs. Those of a slot are next to one another."""
     slots: tuple[SlotState, ...]
     n_slots: int
     """Number of slots, including empty ones."""
@@ -92,18 +92,18 @@ class DraftCache(msgspec.Struct, frozen=True):
 
 
 class PromptUse(msgspec.Struct, frozen=True):
-    """Token counts of the current or last prompt."""
+    """Token counts for the current or most recent prompt."""
 
     prompt_tokens: int
     cached_tokens: int
 
 
 class SourceState(msgspec.Struct, frozen=True):
-    """A drafter."""
+    """State of one drafter."""
 
     source: Source
     acceptance: float | None
-    """Recent acceptance rate of tokens that follow accepted ones; None before the first draft."""
+    """Recent acceptance rate for tokens whose predecessors were accepted; None before the first draft."""
     speedup: float
     """Predicted speed with its drafts, relative to plain decoding; at least 1."""
 
@@ -114,15 +114,15 @@ class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceState, ...]
     """Empty if there are no drafters."""
     lengths: tuple[int, ...]
-    """Tokens drafted per stream in the last step that could draft."""
+    """Number of tokens drafted for each stream in the last step that could draft."""
     step_seconds: float
-    """C(1): seconds for a one-token step; 0 before the first step."""
+    """C(1): how long a one-token step takes, in seconds; 0 before the first step."""
     costs: tuple[tuple[int, float], ...]
-    """Pairs (n, C(n) / C(1)): the relative cost of n tokens in one step."""
+    """Pairs of n and C(n) / C(1), the relative cost of a step with n tokens."""
     speedup: float
-    """Speed of the last steps, relative to plain decoding."""
+    """Speed in recent steps, relative to plain decoding."""
     purse: float
-    """Loss budget: how many tokens drafts may lose before drafting is paused."""
+    """Loss budget: how many tokens drafting may lose before it is paused."""
     why_off: str
     """Why drafting is off; '' if it is on."""
 
@@ -135,15 +135,15 @@ class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
     settling: bool
     """Whether a chat is being prewarmed."""
     chunk_tokens: int
-    """Maximum prompt tokens in the next call if there are no streams."""
+    """Maximum number of prompt tokens in the next call when there are no streams."""
     step_seconds: float
-    """Seconds for a one-token call; 0 before the first call."""
+    """How long a one-token call takes, in seconds; 0 before the first call."""
     batches: tuple[int, ...] = ()
-    """Number of calls, since the model was loaded, that computed one sequence, two sequences and so on."""
+    """Number of calls since the model was loaded that computed one sequence, two sequences, and so on."""
 
 
 class StatesOnDisk(msgspec.Struct, frozen=True):
-    """Saved chat states, of all models."""
+    """Totals for the saved chat states of all models."""
 
     count: int
     n_bytes: int
@@ -159,6 +159,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     drafting: DraftingState
     work: SchedulerState
     on_disk: StatesOnDisk | None
-    """None if nothing is saved to disk, or not counted yet."""
+    """None if nothing is saved to disk or the states have not been counted yet."""
     memory_bytes: int
     """Resident memory of the worker, in bytes."""

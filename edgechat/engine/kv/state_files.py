@@ -1,8 +1,9 @@
-"""Files of saved KV states: their format and folder. Usable by front ends, without an engine or numpy.
+"""File format and folder of saved KV states. Front ends can use this without an engine or numpy.
 
-A state is `<chat>.state`. While it is being written, its name contains the writing process, so that leftovers
-of dead processes are recognized; it is renamed once complete. Programs that use the API keep their own
-conversations, so the ids of their states are hashes of the first messages. The format:
+Each state is saved as `<chat>.state`. While a file is being written, its name identifies the writing process,
+so that leftovers from dead processes can be recognized; it is renamed once it is complete. Programs that use
+the API store their own conversations, so the ids of their states are hashes of the first messages. The
+format:
 
 magic, version, fingerprint, number of tokens, bytes of state,
     tokens and bytes of the checkpoint                            little endian
@@ -12,10 +13,10 @@ the state
 the checkpoint                                                    0 bytes if there is none
 CRC-32 of everything above
 
-The checksum guards against accidents, of which CRC-32 misses one in 4 billion; an attacker who can write into
-the folder could compute any other checksum as well. It is the fastest, at 6.9 GB/s compared with 2.0 for
-SHA-256 (with CPU instructions that small machines lack) and 1.4 for BLAKE2b, measured on 200 MB with an AMD
-EPYC.
+The checksum protects against accidental damage, and CRC-32 misses one such case in 4 billion. An attacker who
+can write to the folder could just as well compute any other checksum. CRC-32 is also the fastest, at 6.9
+GB/s, compared with 2.0 GB/s for SHA-256 (using CPU instructions that small machines lack) and 1.4 GB/s for
+BLAKE2b, measured on an AMD EPYC with 200 MB of data.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ _TOKEN = 4
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _BLOCK = 1 << 20
-"""Bytes that are read or written, and hashed, at a time; they fit into the processor's cache."""
+"""Number of bytes read or written, and hashed, at a time. This much fits into the processor's cache."""
 _SYNC = 64 << 20
-"""Bytes between calls of fsync, which bounds how long stopping takes."""
+"""Number of bytes written between calls to fsync, which limits how long it takes to stop."""
 
 
 class StateRefused(Exception):
-    """A file cannot be used; the message says why. broken: whether it is damaged and can be removed."""
+    """A file cannot be used, for the reason given. broken: whether it is damaged and can be removed."""
 
     def __init__(self, why: str, *, broken: bool = False) -> None:
         super().__init__(why)
@@ -65,21 +66,21 @@ class StateRefused(Exception):
 
 
 class WriteStopped(Exception):
-    """The state is no longer needed."""
+    """Writing was stopped because the state is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """The sizes in a file's header."""
+    """The sizes stored in a file's header."""
 
     tokens: int
     """Number of tokens."""
     size: int
-    """Bytes of the state."""
+    """Size of the state in bytes."""
     cut_tokens: int = 0
-    """Tokens up to the checkpoint; 0 without one."""
+    """Number of tokens up to the checkpoint; 0 if there is none."""
     cut_size: int = 0
-    """Bytes of the checkpoint; 0 without one."""
+    """Size of the checkpoint in bytes; 0 if there is none."""
 
     @property
     def file_size(self) -> int:
@@ -89,7 +90,7 @@ class StateHeader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A checkpoint after the first `length` tokens of a state that cannot be cut."""
+    """A checkpoint after the first `length` tokens of a state that cannot be truncated."""
 
     length: int
     state: npt.NDArray[np.uint8]
@@ -97,7 +98,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedState:
-    """A state, its tokens and an optional checkpoint."""
+    """A state with its tokens and an optional checkpoint."""
 
     tokens: list[int]
     state: npt.NDArray[np.uint8]
@@ -111,11 +112,12 @@ def key_of(fingerprint: bytes) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a file for reading. Raises OSError, or StateRefused unless it is a regular file.
+    """Open a file for reading. Raises OSError, or StateRefused if it is not a regular file.
 
     The file is removed if the body raises StateRefused with `broken` set.
     """
-    # Following a link would leave the folder, and opening a pipe would wait for a writer.
+    # Following a symlink could lead outside the folder, and opening a named pipe would block until something
+    # writes to it.
     fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _BINARY)
     status = os.fstat(fd)
     broken = False
@@ -143,15 +145,16 @@ def created(path: Path) -> Iterator[int]:
 
 
 def read_head(fd: int, key: bytes, *, at_most: int) -> StateHeader:
-    """Read the header of a file of at most `at_most` bytes.
+    """Read the header of a file that is no larger than `at_most` bytes.
 
-    Raises OSError, or StateRefused unless the header is intact, has this key and matches the file's size.
+    Raises OSError, or StateRefused if the header is damaged, has a different key or does not match the file's
+    size.
     """
     return _head(os.read(fd, _HEAD.size + _CRC.size), os.fstat(fd).st_size, key, at_most)
 
 
 def read_tokens(fd: int, key: bytes, *, at_most: int) -> tuple[StateHeader, npt.NDArray[np.uint32]]:
-    """Read the header and the tokens, without verifying the tokens. Raises the same errors as `read_head`."""
+    """Read the header and the tokens, but do not verify the tokens. Raises the same errors as `read_head`."""
     import numpy as np
 
     head = read_head(fd, key, at_most=at_most)
@@ -162,9 +165,9 @@ def read_tokens(fd: int, key: bytes, *, at_most: int) -> tuple[StateHeader, npt.
 
 
 def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> SavedState:
-    """Read and verify a whole file of at most `at_most` bytes.
+    """Read and verify a whole file that is no larger than `at_most` bytes.
 
-    Raises OSError, MemoryError, StateRefused if the file is damaged, or WriteStopped once `wanted` returns
+    Raises OSError, MemoryError, StateRefused if the file is unusable, or WriteStopped once `wanted` returns
     False.
     """
     import numpy as np
@@ -224,7 +227,7 @@ def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     if _CRC.pack(zlib.crc32(raw[: _HEAD.size])) != raw[_HEAD.size :]:
         raise StateRefused("its header is damaged", broken=True)
     head = StateHeader(*sizes)
-    # Checked before anything is allocated.
+    # Check the size before allocating any memory.
     if head.file_size != file_size:
         raise StateRefused(f"it should have {head.file_size} bytes but has {file_size}", broken=True)
     if head.cut_tokens > head.tokens or (head.cut_size and not head.cut_tokens):
@@ -266,23 +269,23 @@ def _blocks(*arrays: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
 _CHAT = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 _STATE = re.compile(r"([0-9a-f]{8,64})\.state", re.ASCII)
 _DRAFT = re.compile(r"([0-9a-f]{8,64})\.(\d{1,10})-(\d{1,15})-\d{1,15}\.part", re.ASCII)
-"""Groups: the chat, and the pid and start time (milliseconds since 1970) of the writing process. A sequence
-number follows.
+"""Groups: the chat, then the pid and start time (in milliseconds since 1970) of the writing process. A
+sequence number follows.
 """
 _drafts = itertools.count()
 HASHED_ID = 64
-"""Number of digits in ids that are hashes; ids of stored chats have fewer."""
+"""Number of digits in an id that is a hash. The ids of stored chats are shorter."""
 UNUSED_DAYS = 30
-"""Days after which an unused state with a hashed id is removed."""
+"""Number of days after which an unused state with a hashed id is removed."""
 
 
 def folder() -> Path:
-    """Return the folder's path; the folder may not exist. Raises FolderError."""
+    """Return the path of the folder, which may not exist. Raises FolderError."""
     return paths.cache_dir() / "states"
 
 
 def made_folder() -> Path:
-    """Create the folder if necessary, readable only by the user, and return its path.
+    """Create the folder if necessary, make it private to the user and return its path.
 
     Raises FolderError or OSError.
     """
@@ -294,13 +297,13 @@ def made_folder() -> Path:
 
 
 def path_of(chat: str) -> Path:
-    """Return the path of a chat's state. Raises FolderError, or ValueError for a malformed id."""
+    """Return the path of a chat's state. Raises FolderError, or ValueError if the id is malformed."""
     check_id(chat)
     return folder() / f"{chat}.state"
 
 
 def check_id(chat: str) -> None:
-    """Raise ValueError unless the id is 8 to 64 hexadecimal digits, so that it cannot name another path."""
+    """Raise ValueError unless the id is 8 to 64 hexadecimal digits and so cannot lead to another path."""
     if _CHAT.fullmatch(chat) is None:
         raise ValueError(f"not the id of a chat: {chat!r}")
 
@@ -313,9 +316,9 @@ def draft_of(chat: str) -> Path:
 
 
 def forget(chat: str) -> None:
-    """Remove the files of a chat. Raises ValueError, or FolderError if a file cannot be removed.
+    """Remove a chat's files. Raises ValueError, or FolderError if a file cannot be removed.
 
-    An engine with this chat must forget it as well, or it may write the files again.
+    If an engine has this chat loaded, it must forget the chat as well, or it may write the files again.
     """
     state = path_of(chat)
     leftovers = [e.path for e in _entries() if e.name.startswith(f"{chat}.") and _is_left_over(e.name)]
@@ -330,9 +333,9 @@ def forget(chat: str) -> None:
 
 
 def prune(keep: Callable[[str], bool]) -> int:
-    """Remove states of chats that `keep` rejects, long-unused states of programs, and leftovers.
+    """Remove states of chats that `keep` rejects, hashed-id states unused for `UNUSED_DAYS`, and leftovers.
 
-    Returns the number of files removed; files that cannot be removed are left in place. Raises FolderError.
+    Returns the number of removed files. Files that cannot be removed are skipped. Raises FolderError.
     """
     oldest = time.time() - UNUSED_DAYS * 86_400
     unwanted = [
@@ -345,9 +348,10 @@ def prune(keep: Callable[[str], bool]) -> int:
 
 
 def evict(limit: int, *, keep: str | None = None) -> None:
-    """Remove the least recently used states until the rest take at most `limit` bytes.
+    """Remove the least recently used states until the rest take up at most `limit` bytes.
 
-    keep: a chat whose state is never removed. Also removes leftovers of dead processes. Raises FolderError.
+    Also removes files left over from dead processes. Raises FolderError. keep: a chat whose state is never
+    removed.
     """
     found = states()
     total = sum(stat.st_size for _, _, stat in found)
@@ -369,7 +373,7 @@ def usage() -> tuple[int, int]:
 
 
 def states() -> list[tuple[str, str, os.stat_result]]:
-    """Return the chat, path and file status of each state. Raises FolderError."""
+    """Return the chat, path and stat result for each state. Raises FolderError."""
     found = []
     for entry in _entries():
         if (match := _STATE.fullmatch(entry.name)) is not None:
@@ -397,7 +401,7 @@ def _is_left_over(name: str) -> bool:
 
 
 def _unlink(path: str) -> bool:
-    """Remove a file; return False if it is still there."""
+    """Remove a file. Return False if it could not be removed."""
     try:
         os.unlink(path)
     except FileNotFoundError:

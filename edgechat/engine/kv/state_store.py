@@ -1,7 +1,7 @@
-"""Store of KV states on disk, so that old chats continue without prefill.
+"""Stores KV states on disk, so that old chats can continue without prefill.
 
-The states are a cache: an unusable state counts as missing. Several processes may use the folder at once.
-Files appear complete, by being renamed, and may vanish at any time.
+The states are only a cache, so an unusable state is treated as missing. Several processes may use the folder
+at the same time. Files are renamed into place once complete, and they may disappear at any time.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MOST = 4 << 30
-"""Default limit in bytes for all files, or a tenth of the free disk space if that is less."""
+"""Default limit in bytes for all files; a tenth of the free disk space if that is less."""
 PRIOR_BANDWIDTH = 400e6
-"""Assumed read speed of a disk in bytes per second, before any state was read."""
+"""Assumed disk read speed in bytes per second, used until a state has been read."""
 COUNT_INTERVAL = 5.0
-"""Seconds between counts of the files."""
+"""Minimum number of seconds between two counts of the files."""
 _PRIOR_WEIGHT = 64e6
-"""After this many bytes, the measured speed weighs as much as the assumed one."""
+"""Number of bytes read after which the measured speed counts as much as the assumed one."""
 
 
 def worth_saving(
     size: int, tokens: int, *, seconds_per_token: float, bandwidth: float = PRIOR_BANDWIDTH
 ) -> bool:
-    """Return whether reading a state of `size` bytes is faster than computing its tokens.
+    """Return True if reading a state of `size` bytes is faster than recomputing its tokens.
 
-    bandwidth: bytes per second; see `KVStateStore.bandwidth`.
+    bandwidth: the read speed in bytes per second; see `KVStateStore.bandwidth`.
     """
     return size / bandwidth < tokens * seconds_per_token
 
 
 def done_future(result: _T) -> Future[_T]:
-    """Return a future that is already done."""
+    """Return a future that already has this result."""
     done: Future[_T] = Future()
     done.set_result(result)
     return done
@@ -67,14 +67,14 @@ class KnownState:
     chat: str
     tokens: npt.NDArray[np.uint32]
     size: int
-    """Bytes of the state."""
+    """Size of the state in bytes."""
     cut: int = 0
-    """Tokens up to its checkpoint; 0 without one."""
+    """Number of tokens up to its checkpoint; 0 if it has none."""
 
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A state to write. `state` is None once it has been written or is no longer needed."""
+    """A state to write. `state` becomes None once it has been written or is no longer needed."""
 
     known: KnownState
     state: npt.NDArray[np.uint8] | None
@@ -90,18 +90,18 @@ class _Write:
 
 
 class KVStateStore:
-    """Saved states of the chats with one model, written and read in a separate thread. Must be closed.
+    """Saved states for chats with one model, written and read in a separate thread. Must be closed.
 
-    Problems with the disk or a file are logged, not raised. A malformed chat id (not 8 to 64 hexadecimal
-    digits) raises ValueError.
+    Problems with the disk or with a file are logged, not raised. Malformed chat ids (anything but 8 to 64
+    hexadecimal digits) raise ValueError.
     """
 
     def __init__(self, limit: int | None, fingerprint: Callable[[], bytes] | bytes) -> None:
-        """Store at most `limit` bytes for all models together. Opens nothing yet.
+        """Store at most `limit` bytes for all models together. Does not open any files yet.
 
-        limit: 0 stores and reads nothing; None: `MOST`, or a tenth of the free space at each write.
-        fingerprint: identifies everything that a state depends on. A function is called in the thread; if it
-        raises OSError, nothing is stored.
+        limit: 0 disables storing and reading; None means `MOST`, or a tenth of the free space at the time of
+        each write if that is less. fingerprint: identifies everything a state depends on. If it is a
+        function, it is called in the thread, and nothing is stored if it raises OSError.
         """
         self.limit = limit
         self._read_bytes, self._read_seconds = _PRIOR_WEIGHT, _PRIOR_WEIGHT / PRIOR_BANDWIDTH
@@ -131,12 +131,12 @@ class KVStateStore:
         *,
         mark: Sequence[int] = (),
     ) -> Future[bool]:
-        """Write the state of a chat, replacing an earlier one; the future is False if it was not written.
+        """Write the state of a chat, replacing any earlier one. The future resolves to False on failure.
 
-        That happens if it exceeds the limit, if a later `save`, `forget` or `close` comes first, or if the
-        disk is full. The least recently used states make room for it. Do not use the array afterwards. Tokens
-        must be below 2**32. mark: numbers that are not tokens; only calls with the same mark find and load
-        the state.
+        Writing fails if the state exceeds the limit, if the disk is full, or if a later call to `save`,
+        `forget` or `close` cancels it. The least recently used states are evicted to make room. Do not use
+        the array afterwards. Tokens must be below 2**32. mark: extra numbers, not tokens; `find` and `load`
+        only return this state if they are given the same mark.
         """
         import numpy as np
 
@@ -154,19 +154,19 @@ class KVStateStore:
         return done
 
     def load(self, chat: str, *, mark: Sequence[int] = ()) -> Future[SavedState | None]:
-        """Read and verify the state of a chat; None if there is no usable state with this mark.
+        """Read and verify the state of a chat. The future resolves to None if no usable state has this mark.
 
-        Damaged files are removed, but not files of other models.
+        Damaged files are removed. Files saved for other models are not.
         """
         state_files.check_id(chat)
         return self._submit(lambda: _unmarked(self._load(chat), list(mark)), None)
 
     def find(self, tokens: Sequence[int], *, whole: bool, mark: Sequence[int] = ()) -> FoundState | None:
-        """Return the state, of any chat, with the longest common prefix with a prompt; None if there is none.
+        """Return the state, from any chat, that shares the longest prefix with a prompt; None if none does.
 
-        whole: only consider states that are a prefix of the prompt, in full or up to their checkpoint.
-        Includes states yet to be written. The state may turn out to be damaged. Waits for the fingerprint if
-        there is a file.
+        Also considers states that have not been written yet. The state may turn out to be damaged. Waits for
+        the fingerprint if there are files. whole: only consider states that are a prefix of the prompt,
+        either completely or up to their checkpoint.
         """
         if self.limit == 0:
             return None
@@ -185,7 +185,7 @@ class KVStateStore:
         return replace(found, shared=found.shared - n, tokens=found.tokens - n)
 
     def forget(self, chat: str) -> None:
-        """Remove the state of a chat, even while it is being written."""
+        """Remove the state of a chat, even if it is currently being written."""
         with self._lock:
             self._drop(self._queued.get(chat))
             if self._running is not None and self._running.chat == chat:
@@ -196,7 +196,7 @@ class KVStateStore:
             _log_problem(chat, "removed", error)
 
     def usage(self) -> StatesOnDisk | None:
-        """Return the last count of all states, which the thread updates in the background."""
+        """Return the most recent count of all states, which the thread updates in the background."""
         now = time.monotonic()
         if now - self._counted >= COUNT_INTERVAL:
             self._counted = now
@@ -206,7 +206,7 @@ class KVStateStore:
     def close(self, timeout: float = 5.0) -> None:
         """Wait up to `timeout` seconds for pending work, then drop the rest.
 
-        A running write may delay the end of the process for as long as it takes to write 64 MB.
+        A write in progress may delay the exit of the process for as long as it takes to write 64 MB.
         """
         last = self._submit(lambda: True, True)
         self._thread.shutdown(wait=False)
@@ -219,7 +219,7 @@ class KVStateStore:
     def _submit(self, work: Callable[[], _T], otherwise: _T) -> Future[_T]:
         try:
             return self._thread.submit(work)
-        except RuntimeError:  # it is closed
+        except RuntimeError:  # already closed
             return done_future(otherwise)
 
     def _cancel(self, write: _Write) -> None:
@@ -237,7 +237,7 @@ class KVStateStore:
     def _readable(self) -> int:
         return MOST if self.limit is None else self.limit
 
-    # In the thread.
+    # These run in the thread.
 
     def _count(self) -> None:
         with contextlib.suppress(EdgechatError):
@@ -282,7 +282,7 @@ class KVStateStore:
                 state_files.write(
                     fd, key, write.known.tokens, state, write.cut, wanted=lambda: write.is_wanted
                 )
-            # Under the lock, so that `forget` either finds the file or prevents it.
+            # Holding the lock ensures that `forget` either finds the file or prevents it from appearing.
             with self._lock:
                 if not write.is_wanted:
                     raise WriteStopped
@@ -333,11 +333,11 @@ class FoundState:
 
     chat: str
     shared: int
-    """Number of the prompt's tokens that can be used."""
+    """Number of prompt tokens that can be reused."""
     tokens: int
     """Number of tokens in the state."""
     size: int
-    """Bytes of the state."""
+    """Size of the state in bytes."""
 
 
 class StateIndex:
@@ -347,9 +347,9 @@ class StateIndex:
         self._known: dict[str, tuple[FileVersion, KnownState | None]] = {}
 
     def states(self, key: Callable[[], bytes], at_most: int) -> list[KnownState]:
-        """Return the readable states with this key, of at most `at_most` bytes.
+        """Return the readable states that have this key and are no larger than `at_most` bytes.
 
-        key: called only if there is a file; its exceptions propagate.
+        key: only called if a file must be read; its exceptions propagate.
         """
         try:
             files = state_files.states()
@@ -366,9 +366,9 @@ class StateIndex:
 
 
 def best_of(states: Iterable[KnownState], tokens: Sequence[int], *, whole: bool) -> FoundState | None:
-    """Return the state that shares the most tokens with a prompt, the smallest among equals, or None.
+    """Return the state that shares the most tokens with a prompt, or None. Ties go to the smallest state.
 
-    whole: only consider states whose tokens are all shared, or all up to the checkpoint.
+    whole: only consider states whose tokens are all shared, or all those up to the checkpoint.
     """
     import numpy as np
 
