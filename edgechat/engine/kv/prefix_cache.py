@@ -68,7 +68,7 @@ class Slot:
     busy: bool = False
     """Whether a running request is using it."""
     approximate: bool = False
-    """Whether `shift` has moved cells. They were computed with tokens in context that have since been
+    """Whether `shift` moved some of its cells, which were computed with tokens that have since been
     removed.
     """
     forgotten: bool = False
@@ -303,7 +303,7 @@ class PrefixCache:
             tip.children.append(slot.tip)
 
     def charge(self, n_decoded: int, n_read: int) -> None:
-        """Charge idle slots rent for a call with this many tokens; clear those no longer worth it."""
+        """Charge idle slots rent for a call with this many tokens; clear those not worth keeping."""
         if self.rent is not None:
             self._n_read += n_read
             self._charge(self.rent, self.rent.of_call(n_decoded, n_read), 0.0)

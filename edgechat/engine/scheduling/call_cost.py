@@ -1,40 +1,42 @@
-"""Cost model of decode calls, learned from the calls themselves, to size the next chunk of a prompt."""
+"""Cost model for decode calls, learned from the calls themselves and used to size the next prompt chunk."""
 
 from __future__ import annotations
 
 CALL_LIMIT = 0.25
-"""Maximum seconds for a call that cannot be interrupted or that streams wait for; see also STEPS."""
+"""Maximum seconds for a call that cannot be interrupted or that streams have to wait for; see also STEPS."""
 STEPS = 3
-"""A call may also take as long as this many calls with only the streams, if that is longer. So during
-prefill, streams keep at least a third of their speed, and the prompt gets the other two thirds.
+"""A call may also take as long as this many calls that only compute the streams, if that is longer. During
+prefill, streams thus keep at least a third of their speed, and the prompt gets the other two thirds.
 """
 LONE_LIMIT = 10.0
-"""Maximum seconds for an interruptible call without streams, which are wasted if it is interrupted. The call
-ends after the current operation, one of several hundred.
+"""Maximum seconds for an interruptible call without streams, since interrupting it wastes the time spent so
+far. An interrupted call stops after its current operation, which is one of several hundred.
 """
 
 _AIM = 0.9
-"""Share of the limit to aim for, since calls sometimes take longer than predicted."""
+"""Fraction of the limit to aim for, since calls sometimes take longer than predicted."""
 _ALIKE = 1.5
-"""Ratio of sizes within which the previous size is kept, if changing it costs time."""
+"""If changing the chunk size costs time, the previous size is kept unless the sizes differ by this factor."""
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 4
-"""Tokens in the smallest chunk alongside streams, and in the smallest from which to learn the slope."""
+"""Size of the smallest chunk computed alongside streams, and of the smallest used to learn the slope."""
 _TILE = 64
-"""Tokens that attention computes at once; fewer tokens cost just as much."""
+"""Number of tokens that attention processes at once. Fewer tokens cost just as much."""
 _FULL = 4 * _TILE
-"""Tokens in a chunk computed at full speed: each thread's share of the heads is then in whole tiles."""
+"""Chunk size from which prompts run at full speed: each thread's share of the heads is then whole tiles."""
 _LEAST_LONE = 2 * _TILE
-"""Smaller chunks reach only 0.9 of full speed, or 0.7 deep in a prompt."""
+"""Minimum chunk size without streams. Smaller chunks reach only 0.9 of full speed, or 0.7 deep in a
+prompt.
+"""
 
 
 class CallCost:
-    """Affine model of the seconds that a call takes: a(streams) + slope * (prompt tokens).
+    """Affine model of how long a call takes, in seconds: a(streams) + slope * (prompt tokens).
 
-    Each call reads the weights once, and each row costs more if there are few, so a(streams) is recorded for
-    each number of streams, separately from the slope. Every call is observed, so both follow the depth of the
-    cache.
+    Each call reads the weights once, and rows cost more each when there are few of them, so a(streams) is
+    recorded for each number of streams, separately from the slope. Every call is observed, so both values
+    track the depth of the cache.
     """
 
     def __init__(self) -> None:
@@ -47,14 +49,14 @@ class CallCost:
         self._owed = 0.0
 
     def expect(self, seconds: float, graph: float = 0.0) -> None:
-        """Set the predicted seconds per prompt token, to size the first interruptible call.
+        """Set the predicted seconds per prompt token, used to size the first interruptible call.
 
-        graph: additional seconds for a call whose number of tokens differs from the previous call's.
+        graph: extra seconds that a call takes if it has a different number of tokens from the previous one.
         """
         self._expected, self._graph = seconds, graph
 
     def observe(self, n_streams: int, n_prompt: int, seconds: float) -> None:
-        """Learn from a call with one token for each of `n_streams` streams and `n_prompt` prompt tokens."""
+        """Learn from a call that computed one token for each stream and `n_prompt` prompt tokens."""
         self._owed = max(self._owed - seconds, 0.0)
         before, self._before = self._before, n_streams + n_prompt
         if not n_prompt:
@@ -69,8 +71,8 @@ class CallCost:
     def note_interruption(self, seconds: float) -> None:
         """Record that a call was interrupted after `seconds`.
 
-        The same amount of time is then spent in uninterruptible calls, so that interruptions slow prompts
-        down but never stop them.
+        The same amount of time must then be spent in uninterruptible calls, so that interruptions can slow
+        prompts down but never stop them.
         """
         self._owed += seconds
 
@@ -80,7 +82,7 @@ class CallCost:
         return not self._owed
 
     def lone_tokens(self) -> int:
-        """Return the maximum tokens for an interruptible call without streams."""
+        """Return the maximum number of tokens for an interruptible call without streams."""
         seconds = self._expected if self._slope is None else self._slope
         if not seconds:
             return _LEAST_LONE
@@ -88,7 +90,7 @@ class CallCost:
         return max(n_tokens - n_tokens % (_FULL if n_tokens >= _FULL else _TILE), _LEAST_LONE)
 
     def prompt_tokens(self, n_streams: int = 0) -> int:
-        """Return the maximum prompt tokens for the next call, in addition to one token per stream."""
+        """Return the maximum number of prompt tokens for the next call, besides one token for each stream."""
         most = self._largest * _GROWTH
         if self._slope is None:
             return most
@@ -101,14 +103,14 @@ class CallCost:
         return self._size
 
     def stream_seconds(self, n_streams: int = 1) -> float:
-        """Return the seconds for `n_streams`, or the nearest number seen; 0 before the first call."""
+        """Return the seconds per call for `n_streams` or the nearest number observed; 0 if there is none."""
         if not self._streams:
             return 0.0
         return self._streams[min(self._streams, key=lambda number: abs(number - n_streams))]
 
     @property
     def token_seconds(self) -> float:
-        """Seconds per prompt token, predicted until measured; 0 while unknown."""
+        """Seconds per prompt token, as measured or else as predicted; 0 if unknown."""
         return self._slope or self._expected or 0.0
 
 
@@ -121,7 +123,7 @@ def _even(n_tokens: int) -> int:
 
 
 def _follow(old: float | None, new: float) -> float:
-    """Return a moving average that adapts faster to slower calls, and when a stall ends."""
+    """Return a moving average that adapts faster when calls get slower or when a stall ends."""
     if old is None:
         return new
     weight = 0.5 if new > old or new < old / 2 else 0.2

@@ -1,9 +1,9 @@
-"""Cache of chats between turns: prewarming, saving, restoring and dropping.
+"""Manages the cached state of chats between turns: prewarms, saves, restores and drops it.
 
-Prewarming: templates rarely render a longer chat as the old text plus more (thinking is stripped, the system
-prompt moves, old turns leave the window), so after a reply the cache does not match the next prompt. While
-the engine is idle, the common prefix of all possible next prompts is computed in the background. A new turn
-can interrupt that at any chunk and continue from there.
+Prewarming: templates rarely render a longer chat as the old text followed by new text, because thinking is
+stripped, the system prompt moves or old turns leave the window. After a reply, the cache therefore does not
+match the next prompt. While the engine is idle, the common prefix of all possible next prompts is computed in
+the background. A new turn can interrupt this after any chunk and continue from there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Pers
 
 _LOG = logging.getLogger(__name__)
 _CHATS = 32
-"""Number of chats whose last turn is remembered; beyond that, the oldest is saved to disk."""
+"""Number of chats whose last turn is remembered. Beyond that, the oldest is saved to disk and forgotten."""
 WORTH_READING = 32
-"""How many more tokens a saved state must have than the cache in memory to be worth reading."""
+"""How many tokens more than the cache in memory a saved state must cover to be worth reading."""
 LEAVE_SECONDS = 0.25
-"""Seconds of prefill that saving must avoid when a chat is closed."""
+"""Minimum seconds of prefill that saving must avoid when a chat is closed."""
 PREWARMED_SECONDS = 2.0
-"""Seconds of prefill that saving must avoid for a prewarmed chat, which may continue at any moment."""
+"""Minimum seconds of prefill that saving must avoid for a prewarmed chat, which may continue at any
+moment.
+"""
 
 
 @dataclass(slots=True)
@@ -48,17 +50,17 @@ class CachedChat:
     saved: list[int]
     """Tokens whose state is on disk."""
     slot: Slot | None
-    """The turn's slot."""
+    """The slot used for the turn."""
     tip: Node | None
-    """The slot's tip after the turn. If the tip differs now, the slot's content has changed."""
+    """The slot's tip after the turn. If the slot has a different tip now, its contents have changed."""
     to_prewarm: bool
     adapters: AdapterSet = ()
     next_prompt: Future[list[int]] | None = None
-    """Common prefix of all possible next prompts, [] if unknown; None before it is requested."""
+    """Common prefix of all possible next prompts, or [] if unknown; None until it is requested."""
 
     @property
     def spent(self) -> Slot | None:
-        """The slot, if it has not been reused since."""
+        """The slot, unless it has been reused since."""
         return self.slot if self.slot is not None and self.slot.tip is self.tip else None
 
 
@@ -69,13 +71,13 @@ class _Saving:
     chat: str
     cached: CachedChat
     least_seconds: float
-    """Seconds of prefill that saving must avoid."""
+    """Minimum seconds of prefill that saving must avoid."""
     writing: Future[bool] | None = None
-    """None while the next prompt is being prepared."""
+    """None until the next prompt has been prepared."""
     slot: Slot | None = None
     """The slot whose state is being written."""
     tip: Node | None = None
-    """The slot's tip when writing began."""
+    """The slot's tip when writing started."""
 
     @property
     def is_written(self) -> bool:
@@ -87,7 +89,7 @@ class _Saving:
 
 
 class ChatCache:
-    """The chats of an engine, from the end of one turn to the beginning of the next."""
+    """The chats of an engine, from the end of one turn to the start of the next."""
 
     def __init__(
         self,
@@ -98,9 +100,9 @@ class ChatCache:
         cache_policy: CachePolicy,
         states: KVStateStore | None,
     ) -> None:
-        """next_prompt: returns the common prefix of all possible next prompts of a chat, or [] if unknown.
+        """next_prompt: returns the common prefix of all possible next prompts in a chat, or [] if unknown.
 
-        It is given the chat's last request, the reply and the number of cells in the context.
+        It is called with the chat's last request, the reply and the number of cells in the context.
         """
         self._scheduler = scheduler
         self._backend = backend
@@ -120,7 +122,7 @@ class ChatCache:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether all remaining work waits for the disk or for a prompt being prepared."""
+        """Whether all remaining work is waiting for the disk or for a prompt to be prepared."""
         chat = self._next_to_prewarm()
         prepared = self._chats[chat].next_prompt if chat is not None else None
         prepares = prepared is not None and not prepared.done()
@@ -128,19 +130,19 @@ class ChatCache:
 
     @property
     def chats(self) -> dict[str, ChatRequest]:
-        """The last request of each remembered chat, most recent last."""
+        """The last request in each remembered chat, most recent last."""
         return {chat: cached.request for chat, cached in self._chats.items()}
 
     def on_disk(self) -> StatesOnDisk | None:
-        """Return the last count of the states on disk; None before the first count."""
+        """Return the most recent count of the states on disk, or None before the first count."""
         return self._states.usage() if self._states is not None else None
 
-    # Beginning and end of a turn.
+    # Start and end of a turn.
 
     def begin(self, sequence: Sequence) -> None:
-        """Queue a turn, after reading a saved state with a common prefix if that is worthwhile.
+        """Queue a turn, first reading a saved state that shares a prefix with it if that is worthwhile.
 
-        Raises ValueError for a malformed chat id.
+        Raises ValueError if the chat id is malformed.
         """
         if self._states is not None and sequence.request.chat is not None:
             check_id(sequence.request.chat)
@@ -154,7 +156,7 @@ class ChatCache:
         self._preparation.wait_for(state, sequence.request, then, sequence, reads=found)
 
     def end(self, request: ChatRequest, reply: Message, slot: Slot | None, adapters: AdapterSet = ()) -> None:
-        """Remember a finished turn and its slot; the chat is prewarmed when the engine is idle."""
+        """Remember a finished turn and its slot. The chat is prewarmed once the engine is idle."""
         chat = request.chat
         if chat is None or request.priority == "background" or not (reply.content or reply.calls):
             return
@@ -168,7 +170,7 @@ class ChatCache:
             del self._chats[oldest]
 
     def _interrupt(self, chat: str | None) -> None:
-        """Stop prewarming a chat. Tokens already computed stay in the cache."""
+        """Stop prewarming a chat. Tokens that have already been computed stay in the cache."""
         if chat is None:
             return
         if (cached := self._chats.get(chat)) is not None:
@@ -193,7 +195,7 @@ class ChatCache:
         return next((chat for chat, cached in reversed(self._chats.items()) if cached.to_prewarm), None)
 
     def _prewarm(self, chat: str) -> None:
-        """Prepare the next prompt of a chat; a later call computes it."""
+        """Prepare the next prompt of a chat. Once it is ready, another call to this method queues it."""
         cached = self._chats[chat]
         if cached.next_prompt is None and not self._cache_policy.settle_on_battery and on_battery():
             cached.to_prewarm = False
@@ -205,14 +207,14 @@ class ChatCache:
                 self._scheduler.add(_prewarming(cached, tokens))
 
     def _next_prompt(self, cached: CachedChat) -> Future[list[int]]:
-        """Return the common prefix of all possible next prompts, prepared in the background."""
+        """Return the common prefix of all possible next prompts, which is prepared in the background."""
         if cached.next_prompt is None:
             work = partial(self._prepare_next, cached.request, cached.reply, self._scheduler.cells)
             cached.next_prompt = self._preparation.submit(work)
         return cached.next_prompt
 
     def prewarmed(self, sequence: Sequence) -> list[Event]:
-        """Finish prewarming a chat: the cache now holds the beginning of its next prompt."""
+        """Finish prewarming a chat, now that the cache holds the beginning of its next prompt."""
         chat = sequence.request.chat
         assert chat is not None
         self._scheduler.remove(sequence, keep_cache=True)
@@ -223,7 +225,7 @@ class ChatCache:
     # Disk.
 
     def persist(self, chat: str | None) -> None:
-        """Save the state of a chat (None: of all chats) to disk; `poll` returns Persisted when done."""
+        """Save the state of a chat (None: every chat) to disk; `poll` returns Persisted once this is done."""
         _LOG.info("prefix cache: %s", self._scheduler.cache.stats)
         chats = list(self._chats) if chat is None else [chat] if chat in self._chats else []
         for leaving in chats:
@@ -232,7 +234,7 @@ class ChatCache:
         self._leaving.append((chat, list(self._saving)))
 
     def forget(self, chat: str) -> None:
-        """Delete a chat's cache, in memory and on disk."""
+        """Delete a chat's cached state from memory and disk."""
         self._interrupt(chat)
         for sequence in self._scheduler.sequences:
             if sequence.request.chat == chat:
@@ -244,14 +246,14 @@ class ChatCache:
             self._states.forget(chat)
 
     def _save(self, chat: str, least_seconds: float) -> None:
-        """Save the cached part of a chat's next prompt, if that avoids enough prefill."""
+        """Save the cached part of a chat's next prompt if that avoids enough prefill."""
         cached = self._chats.get(chat)
         if self._states is not None and cached is not None:
             self._saving.append(_Saving(chat, cached, least_seconds))
             self._write_prepared()
 
     def _write_prepared(self) -> None:
-        """Start writing the states whose next prompt has been prepared."""
+        """Start writing each state whose next prompt has been prepared."""
         for saving in self._saving:
             if saving.writing is None and (prepared := self._next_prompt(saving.cached)).done():
                 try:
@@ -268,13 +270,13 @@ class ChatCache:
         ]
 
     def _write(self, saving: _Saving, tokens: list[int]) -> Future[bool] | None:
-        """Start writing a state; return None if that is impossible or not worthwhile."""
+        """Start writing a state. Return None if this is impossible or not worthwhile."""
         chat, cached = saving.chat, saving.cached
         slot, n = self._scheduler.cache.best(tokens, len(tokens), cached.adapters)
         if self._states is None or slot is None or slot.busy:
             return None
         if n < slot.length and slot is not cached.spent:
-            return None  # the slot belongs to another chat with the same beginning, and would be cut
+            return None  # the slot belongs to another chat with the same beginning and would be truncated
         unsaved = n - common_prefix(cached.saved, tokens[:n])
         if unsaved * self._scheduler.cost.token_seconds < saving.least_seconds:
             return None
@@ -292,14 +294,14 @@ class ChatCache:
         return self._states.save(chat, cached.saved, state, cut, mark=mark_of(cached.adapters))
 
     def _first_cut(self, slot: Slot) -> Cut | None:
-        """Return the first useful checkpoint, for other chats with the same system prompt and tools."""
+        """Return the first useful checkpoint, which lets other chats share the system prompt and tools."""
         for one in slot.checkpoints:
             if WORTH_READING <= one.length < slot.length:
                 return Cut(one.length, self._backend.save_checkpoint(one))
         return None
 
     def _found(self, sequence: Sequence, mark: tuple[int, ...]) -> str | None:
-        """Return the chat whose saved state covers most of a prompt, if reading it is worthwhile."""
+        """Return the chat whose saved state covers most of a prompt, if that state is worth reading."""
         if self._states is None:
             return None
         limit = len(sequence.tokens) - 1
@@ -309,20 +311,21 @@ class ChatCache:
         found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts, mark=mark)
         if found is None or found.shared < here + WORTH_READING:
             return None
-        # The whole state must be read; when it was saved, that was found to be worthwhile.
+        # A state has to be read in full. That was found to be worthwhile when it was saved, so check again
+        # only if less than half of it is useful.
         spared = found.shared - here
         if 2 * spared < found.tokens and not self._is_faster_read(found.size, spared):
             return None
         return found.chat
 
     def _is_faster_read(self, size: int, tokens: int) -> bool:
-        """Return whether reading a state of `size` bytes is faster than computing `tokens`."""
+        """Return True if reading a state of `size` bytes is faster than computing `tokens` tokens."""
         assert self._states is not None
         seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
         return worth_saving(size, tokens, seconds_per_token=seconds, bandwidth=bandwidth)
 
     def _take(self, sequence: Sequence, _: ChatRequest, state: Future[SavedState | None]) -> list[Event]:
-        """Restore a saved state and queue the turn that waited for it."""
+        """Restore a saved state and queue the turn that was waiting for it."""
         try:
             saved = state.result()
             if saved is not None:
@@ -352,13 +355,13 @@ class ChatCache:
         cache.restore(saved.tokens, saved.state, checkpoint, sequence.adapters)
 
     def close(self) -> None:
-        """Finish writing states."""
+        """Finish writing pending states."""
         if self._states is not None:
             self._states.close()
 
 
 def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
-    """Return the background sequence that computes `tokens` into the cache."""
+    """Return a background sequence that computes `tokens` into the cache."""
     greedy = Sampling(temperature=0)
     return Sequence(
         request=msgspec.structs.replace(cached.request, messages=(), priority="background", sampling=greedy),

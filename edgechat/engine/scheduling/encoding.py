@@ -1,8 +1,8 @@
-"""Media encoding in the background: the encoder and the engine take turns.
+"""Encodes media in the background, with the encoder and the engine taking turns.
 
 Encoding takes seconds, or up to a minute on a CPU. The encoder's thread pauses between operations while the
-engine decodes, so that streams continue, and cancelling a request ends its encoding. Embeddings are cached,
-so that prompts can be computed again without encoding.
+engine decodes, so that streams continue. Cancelling a request stops its encoding. Embeddings are cached, so
+that prompts can be recomputed without encoding their media again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from edgechat.engine.scheduling.preparation import fault
 
 Key = tuple[int, ...]
 _MOST_BYTES = 512 << 20
-"""Maximum bytes of cached embeddings."""
+"""Maximum size of the cached embeddings in bytes."""
 
 
 class MediaEncoding:
-    """The encoder of images and audio, with its embeddings. Used by the engine's thread."""
+    """Encodes images and audio and caches their embeddings. Used by the engine's thread."""
 
     def __init__(
         self, encoder: MediaEncoder | None, held: Callable[[Key], AbstractContextManager[Media]]
@@ -37,11 +37,11 @@ class MediaEncoding:
         self._running: Key | None = None
         self._stopped = False
         self._decodes = False
-        """Whether it is the engine's turn, or the engine is asking for it."""
+        """Whether the engine is taking its turn or asking for it."""
         self._paused = False
 
     def made(self, key: Key) -> tuple[Media, Embeddings] | None:
-        """Return media and their embeddings, if cached; otherwise None."""
+        """Return the media for a key and their embeddings if these are cached, otherwise None."""
         with self._turns:
             found = self._made.get(key)
             if found is not None:
@@ -49,12 +49,12 @@ class MediaEncoding:
             return found
 
     def failure(self, key: Key) -> EdgechatError | None:
-        """Return the error that prevented media from being encoded, if any, and forget it."""
+        """Return the error that prevented media from being encoded, or None, and clear it."""
         with self._turns:
             return self._failed.pop(key, None)
 
     def want(self, keys: Collection[Key]) -> None:
-        """Start encoding the first missing key; stop a running encoding if its key is no longer wanted."""
+        """Start encoding the first uncached key. Stop a running encoding if its key is no longer wanted."""
         with self._turns:
             self._failed = {key: error for key, error in self._failed.items() if key in keys}
             if self._running is not None:
@@ -73,7 +73,7 @@ class MediaEncoding:
 
     @contextlib.contextmanager
     def pausing(self) -> Iterator[None]:
-        """Pause the encoder within the context, while the engine decodes."""
+        """Pause the encoder inside the context, while the engine decodes."""
         if self._running is None:
             yield
             return
@@ -88,12 +88,12 @@ class MediaEncoding:
                 self._turns.notify_all()
 
     def close(self) -> None:
-        """Stop the encoder, so that it no longer uses the model."""
+        """Stop the encoder and wait until it no longer uses the model."""
         with self._turns:
             self._stopped = True
             self._turns.wait_for(lambda: self._running is None)
 
-    # In the thread.
+    # These run in the thread.
 
     def _encode(self, key: Key) -> None:
         made: tuple[Media, Embeddings] | None = None
@@ -117,7 +117,7 @@ class MediaEncoding:
             self._turns.notify_all()
 
     def _between(self) -> bool:
-        """Let the engine take its turn if it asks for it; return whether to continue encoding."""
+        """Let the engine take its turn if it has asked to. Return whether to continue encoding."""
         with self._turns:
             if self._decodes:
                 self._paused = True

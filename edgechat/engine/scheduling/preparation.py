@@ -1,8 +1,8 @@
-"""Background work that requests wait for: rendering and tokenizing, grammars, saved states.
+"""Background work that requests wait for: rendering, tokenizing, compiling grammars and reading states.
 
-An untrusted template may hang for seconds, and a long text takes a tenth of a second to tokenize. So a thread
-prepares prompts while another decodes, in the order in which requests arrive, and skips those that have been
-cancelled.
+An untrusted template may hang for seconds, and tokenizing a long text takes a tenth of a second. A separate
+thread therefore prepares prompts while the engine decodes. It handles requests in the order of their arrival
+and skips any that have been cancelled.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Background work that a request waits for."""
+    """A piece of background work that a request is waiting for."""
 
     request: ChatRequest
     future: Future[Any]
     then: Callable[[ChatRequest, Future[Any]], list[Event]]
-    """Continues the request, in the engine's thread."""
+    """Continues the request in the engine's thread."""
     sequence: Sequence | None
-    """None if the request has no sequence yet."""
+    """None if the request does not have a sequence yet."""
     reads: str | None
     """The chat whose saved state is being read, if any."""
 
 
 class Preparation:
-    """Requests that wait for background work, and a thread for part of that work."""
+    """Requests waiting for background work, and a thread that does part of that work."""
 
     def __init__(self, done: Callable[[], None]) -> None:
         """done: called in the thread after each piece of work."""
@@ -67,17 +67,17 @@ class Preparation:
         *,
         reads: str | None = None,
     ) -> None:
-        """Make a request wait for a future; `ready` returns its job once the future is done."""
+        """Make a request wait for a future. Once the future is done, `ready` returns the request's job."""
         self._jobs.append(Job(request, future, then, sequence, reads))
 
     def ready(self) -> list[Job]:
-        """Remove and return the jobs that are done."""
+        """Remove and return all jobs that are done."""
         done = [job for job in self._jobs if job.future.done()]
         self._jobs = [job for job in self._jobs if job not in done]
         return done
 
     def give_up(self, request_id: str) -> Job | None:
-        """Cancel a request's job, if there is one, and return it."""
+        """Cancel and return a request's job, if it has one."""
         job = next((job for job in self._jobs if job.request.id == request_id), None)
         if job is not None:
             self._jobs.remove(job)
@@ -95,19 +95,19 @@ class Preparation:
                     job.sequence.request = job.request
 
     def close(self) -> None:
-        """Stop the thread, so that it no longer uses the vocabulary."""
+        """Stop the thread and wait until it no longer uses the vocabulary."""
         self._thread.shutdown(cancel_futures=True)
 
 
 def explained(error: Exception) -> EdgechatError:
-    """Return the error that ends a request: EngineError for a ValueError, otherwise see `fault`."""
+    """Return the error that ends a request: EngineError for a ValueError, otherwise the result of `fault`."""
     if isinstance(error, ValueError):
         return EngineError(f"The request is not valid: {error}")
     return fault(error)
 
 
 def fault(error: Exception) -> EdgechatError:
-    """Return the error that ends a request, logging internal errors with their traceback."""
+    """Return the error that ends a request. Internal errors are logged with a traceback."""
     if isinstance(error, EdgechatError):
         return error
     _LOG.error("internal error", exc_info=error)
