@@ -68,9 +68,7 @@ class Slot:
     busy: bool = False
     """Whether a running request is using it."""
     approximate: bool = False
-    """Whether `shift` moved some of its cells, which were computed with tokens that have since been
-    removed.
-    """
+    """Whether `shift` moved any of its cells, which were computed with tokens that are now gone."""
     forgotten: bool = False
     """Whether it must be cleared when its request ends."""
     last_used: int = 0

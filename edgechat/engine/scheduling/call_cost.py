@@ -26,9 +26,7 @@ _TILE = 64
 _FULL = 4 * _TILE
 """Chunk size from which prompts run at full speed: each thread's share of the heads is then whole tiles."""
 _LEAST_LONE = 2 * _TILE
-"""Minimum chunk size without streams. Smaller chunks reach only 0.9 of full speed, or 0.7 deep in a
-prompt.
-"""
+"""Minimum chunk size without streams. Smaller chunks run at 0.9 of full speed, or 0.7 deep in a prompt."""
 
 
 class CallCost:

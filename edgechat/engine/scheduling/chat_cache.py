@@ -36,9 +36,7 @@ WORTH_READING = 32
 LEAVE_SECONDS = 0.25
 """Minimum seconds of prefill that saving must avoid when a chat is closed."""
 PREWARMED_SECONDS = 2.0
-"""Minimum seconds of prefill that saving must avoid for a prewarmed chat, which may continue at any
-moment.
-"""
+"""Like LEAVE_SECONDS, but for a prewarmed chat, which may continue at any moment."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
-"""Scheduler: decides which sequences run, in which slots, and what the next batch computes.
+"""Scheduler: decides which sequences run, which slots they use and what the next batch computes.
 
-A batch starts with one pending token from every running sequence, so that no stream waits, and is filled with
-chunks of prompts up to the cost limit of a call. Background sequences run while nothing else waits. Sequences
-with different sets of LoRA adapters take turns, since a call uses a single set.
+A batch first takes one pending token from every running stream, so that no stream has to wait, and is then
+filled up with prompt chunks until it reaches the cost limit for a call. Background sequences only run while
+nothing else is waiting. Sequences with different sets of LoRA adapters take turns, since a call can only use
+one set.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from edgechat.engine.scheduling.call_cost import CallCost
 from edgechat.engine.scheduling.sequence import Sequence
 
 _HEADROOM = 32
-"""Free cells that each sequence needs for growth before another one joins."""
+"""Number of free cells that each sequence must have left to grow before another one joins."""
 _REPLY = 200
-"""Expected tokens in a reply."""
+"""Expected number of tokens in a reply."""
 _WORTH_WAITING = 64
-"""Shared tokens that make it worth waiting until another sequence has computed them."""
+"""Minimum number of additional shared tokens for which to wait while another sequence computes them."""
 _LEAST_APART = 32
-"""Tokens that may always lie between a checkpoint and a boundary; they cost about as much as a call."""
+"""Number of tokens always allowed between a checkpoint and a boundary; they cost about as much as a call."""
 TURN = 4
-"""Calls before sequences with another set of adapters get their turn.
+"""Number of calls after which sequences with a different set of adapters get their turn.
 
-llama.cpp plans its buffers again at each change.
+Switching takes time, since llama.cpp then plans its buffers again.
 """
 SHIFT_SECONDS = 1.0
-"""Seconds of prefill that a shift must save, since its result is approximate."""
+"""Minimum seconds of prefill that a shift must save, since its result is only approximate."""
 _LEAST_SHIFTED = 64
-"""Tokens that a shift must save while their cost is unknown."""
+"""Minimum number of tokens that a shift must save while their cost is unknown."""
 
 Planned = list[tuple[Sequence, BatchPart]]
 
@@ -49,20 +50,22 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._backend = backend
         self.cells = backend.context
-        """Usable cells; fewer than the backend's context if it has run out of cells before."""
+        """Number of usable cells. Lower than the backend's context if the backend has run out of cells
+        before.
+        """
         self.batches = [0] * backend.n_seq_max
-        """Number of calls that computed one sequence, two sequences and so on."""
+        """Number of calls that computed one sequence, two sequences, and so on."""
         self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
-        """Whether a sequence's media are encoded; until then the sequence waits."""
+        """Whether a sequence's media have been encoded. Until then, the sequence waits."""
         self._prompts_turn = self._media_turn = False
         self._turns: list[AdapterSet] = []
-        """Adapter sets of the running sequences; it is the first one's turn."""
+        """Adapter sets of the running sequences. The first set's turn is now."""
         self._turn_left = TURN
-        """Number of calls left in this turn."""
+        """Number of calls left in the current turn."""
         self._n_streams = 0
-        """Number of running streams, whether or not they are part of the next call."""
+        """Number of running streams, including any that are not part of the next call."""
         self._crowded = False
-        """Whether the backend had no room for all running sequences; none joins before one ends."""
+        """Whether the backend had no room for all running sequences. No more can join until one has ended."""
 
     @property
     def is_idle(self) -> bool:
@@ -71,15 +74,15 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """All sequences, running sequences first."""
+        """All sequences, with running sequences first."""
         return [*self.running, *self.waiting]
 
     def find(self, request_id: str) -> Sequence | None:
-        """Return a request's sequence, if there is one."""
+        """Return a request's sequence, or None if it has none."""
         return next((seq for seq in self.sequences if seq.generates and seq.id == request_id), None)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence behind others of its priority."""
+        """Queue a sequence behind all others of the same priority."""
         if sequence.in_background:
             self.waiting.append(sequence)
             return
@@ -87,7 +90,7 @@ class Scheduler:
         self.waiting.insert(ahead, sequence)
 
     def plan(self) -> Planned:
-        """Admit waiting sequences and return the next batch; [] if there is nothing to do."""
+        """Admit waiting sequences and return the next batch, or [] if there is nothing to do."""
         self._admit()
         able = [seq for seq in self.running if not self._waits_for_media(seq)]
         active = [seq for seq in able if not seq.in_background] or able
@@ -106,7 +109,7 @@ class Scheduler:
         return self._within_cache(planned + self._chunks(prompts, len(streams)))
 
     def _with_equal_adapters(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Return the sequences that use the adapters whose turn it is."""
+        """Return the sequences that use the set of adapters whose turn it is."""
         sets = list(dict.fromkeys(seq.adapters for seq in sequences))
         if len(sets) <= 1:
             return sequences
@@ -126,7 +129,7 @@ class Scheduler:
         return run is not None and not self.is_encoded(sequence, run)
 
     def media(self) -> list[tuple[Sequence, MediaRun]]:
-        """Return the images and sounds that running sequences have yet to compute, most urgent first."""
+        """Return the images and sounds that running sequences have not computed yet, most urgent first."""
         return [
             (seq, run)
             for seq in sorted(self.running, key=lambda seq: seq.in_background)
@@ -135,10 +138,10 @@ class Scheduler:
         ]
 
     def _chunks(self, prompts: list[Sequence], n_streams: int) -> Planned:
-        """Return the chunks of prompts in the next batch, alongside `n_streams` streams.
+        """Return the prompt chunks for the next batch, which also computes `n_streams` streams.
 
-        If the shortest prompt is not the first, it gets half of the tokens: it need not wait for a long
-        prompt, and the long prompt does not starve.
+        If the shortest prompt is not the first, it gets half of the tokens. It then does not have to wait for
+        a long prompt, and the long prompt does not starve.
         """
         if not prompts:
             return []
@@ -161,7 +164,7 @@ class Scheduler:
         return not self._n_streams and self._backend.interruption is not None and self.cost.may_interrupt
 
     def interruptible(self, planned: Planned) -> Interruption | None:
-        """Return the interruption to use while decoding a batch; None if the call must not be interrupted."""
+        """Return the interruption to use while decoding a batch; None if it must not be interrupted."""
         streams = any(sequence.n_pending == 1 for sequence, _ in planned)
         return self._backend.interruption if not streams and self._can_interrupt() else None
 
@@ -182,7 +185,7 @@ class Scheduler:
             self.waiting.extendleft(reversed(held_back))
 
     def _can_join(self, sequence: Sequence) -> bool:
-        """Return whether a sequence gets a slot and cells, preempting background sequences if necessary."""
+        """Return whether a sequence can get a slot and cells. May preempt background sequences."""
         while not (self.cache.has_free_slot and (not self.running or self._has_room(sequence))):
             in_background = [seq for seq in self.running if seq.in_background]
             if sequence.in_background or not in_background:
@@ -191,7 +194,7 @@ class Scheduler:
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Return whether a sequence fits alongside the running ones (idle slots can be evicted)."""
+        """Return whether a sequence fits alongside the running ones, given that idle slots can be evicted."""
         source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1, sequence.adapters)
         shared = n if source is not None and source.busy else 0
         growing = sum(seq.n_pending + _HEADROOM for seq in self.running)
@@ -225,13 +228,13 @@ class Scheduler:
         slot.chat = sequence.request.chat
         self.cache.make_way(_REPLY if sequence.generates else 0, len(sequence.tokens) - n)
         if self._backend.checkpoint_bytes:
-            self.cache.checkpoint(slot)  # at the end of a reply, since its question may be edited
+            self.cache.checkpoint(slot)  # at the end of a reply, since the question after it may be edited
             sequence.checkpoints = checkpoints_of(sequence.boundaries, slot.length, len(sequence.tokens))
         if sequence.n_cached is None:
             sequence.n_cached = min(n, sequence.n_prompt)
 
     def _shifted(self, sequence: Sequence) -> tuple[Slot, int] | None:
-        """If the window moved, shift cells instead of computing them again.
+        """If the window has moved, try to shift cached cells, so that they need not be recomputed.
 
         Returns the slot and its length, or None if nothing was shifted.
         """
@@ -259,7 +262,7 @@ class Scheduler:
         return ([], prompts[:1]) if self._prompts_turn else (oldest, [])
 
     def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, BatchPart]:
-        """Return a sequence's next tokens, at most `size` of them; media stay whole."""
+        """Return up to `size` of a sequence's next tokens. Images and sounds are not split."""
         assert sequence.slot is not None
         start = sequence.slot.length
         run = sequence.next_media
@@ -273,7 +276,7 @@ class Scheduler:
         return sequence, BatchPart(sequence.slot.id, start, tokens, n_logits, sequence.n_candidates)
 
     def _within_cache(self, planned: Planned) -> Planned:
-        """Evict idle slots, then preempt the youngest sequences, until there are cells for the batch."""
+        """Make room for a batch by evicting idle slots and then preempting the youngest sequences."""
         while planned:
             needed = sum(len(part.tokens) for _, part in planned)
             free = self.n_free
@@ -295,7 +298,7 @@ class Scheduler:
 
     @property
     def n_free(self) -> int:
-        """Number of cells that are free without eviction."""
+        """Number of cells that are free without evicting anything."""
         return self.cells - self.cache.cells_used
 
     def _youngest(self) -> Sequence:
@@ -303,7 +306,7 @@ class Scheduler:
         return next((seq for seq in self.running[::-1] if seq.in_background), self.running[-1])
 
     def computed(self, planned: Planned) -> None:
-        """Record that the backend computed a batch. Drafted tokens only count once they are accepted."""
+        """Record that the backend has computed a batch. Drafted tokens only count once they are accepted."""
         self.batches[min(len(planned), len(self.batches)) - 1] += 1
         n_tokens = sum(len(part.tokens) for _, part in planned)
         n_decoded = sum(part.n_logits for _, part in planned)
@@ -316,14 +319,14 @@ class Scheduler:
             self._take_checkpoint(sequence, len(part.tokens))
 
     def _take_checkpoint(self, sequence: Sequence, size: int) -> None:
-        """Take a checkpoint if another call of this size would miss it."""
+        """Take a checkpoint if another call of the same size would go past it."""
         assert sequence.slot is not None
         length = sequence.slot.length
         due = [(first, latest) for first, latest in sequence.checkpoints if first <= length <= latest]
         if any(length + size > latest for _, latest in due):
             self.cache.checkpoint(sequence.slot)
             sequence.checkpoints = tuple(one for one in sequence.checkpoints if one not in due)
-        if sequence.checkpoints and sequence.checkpoints[0][1] <= length:  # an interrupted call has passed it
+        if sequence.checkpoints and sequence.checkpoints[0][1] <= length:  # an interrupted call passed it
             sequence.checkpoints = sequence.checkpoints[1:]
 
     def accept_draft(self, sequence: Sequence, drafted: Seq[int], n_accepted: int) -> None:
@@ -337,7 +340,7 @@ class Scheduler:
         self.cache.extend(slot, drafted[:n_accepted])
 
     def interrupted(self, planned: Planned, n_kept: Seq[int | None]) -> None:
-        """Record how many tokens of each part an interrupted call cached; None: the sequence is lost."""
+        """Record how many tokens of each part an interrupted call cached; None if the slot is now invalid."""
         for (sequence, part), n in zip(planned, n_kept, strict=True):
             slot = sequence.slot
             assert slot is not None
@@ -347,16 +350,16 @@ class Scheduler:
                 self.cache.extend(slot, part.tokens[:n])
 
     def _lost(self, slot: Slot) -> None:
-        """Clear a slot with invalid contents, but keep it assigned to its chat."""
+        """Clear a slot whose contents are invalid, but keep it assigned to its chat."""
         chat = slot.chat
         self.cache.clear(slot)
         slot.chat = chat
 
     def make_room(self, planned: Planned) -> None:
-        """Evict a slot or preempt the youngest sequence, after the backend had no room for a batch.
+        """Evict a slot or preempt the youngest sequence after the backend had no room for a batch.
 
-        If there is no room for a single sequence, the backend has fewer cells than stated. With several
-        sequences, that need not be so: llama.cpp does not free cells outside an attention window while
+        If a single sequence does not fit, the backend must have fewer cells than it reported. With several
+        sequences, this does not follow: llama.cpp does not free cells outside an attention window while
         sequences share them.
         """
         if self.cache.evict():
@@ -369,7 +372,7 @@ class Scheduler:
         self.cells = min(self.cells, self.cache.cells_used + needed) - 1
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take away a sequence's slot and put the sequence back in the queue. It only loses time."""
+        """Take a sequence's slot away and put the sequence back in the queue. This only costs it time."""
         self.running.remove(sequence)
         assert sequence.slot is not None
         if not sequence.in_background:  # a prewarmed chat's cells stay, since its next turn may need them
@@ -381,13 +384,13 @@ class Scheduler:
             self.waiting.appendleft(sequence)
 
     def resume(self, sequence: Sequence) -> None:
-        """Requeue a sequence whose tokens have changed; it reuses the valid part of its cache."""
+        """Requeue a sequence whose tokens have changed. It reuses the still valid part of its cache."""
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:
         """Remove a sequence.
 
-        keep_cache: whether later prompts with the same beginning may reuse its slot.
+        keep_cache: whether later prompts that start the same way may reuse its slot.
         """
         if sequence in self.running:
             self.running.remove(sequence)
@@ -408,9 +411,10 @@ class Scheduler:
 def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[int, int], ...]:
     """Return where to take checkpoints in a prompt computed from `start` on, as (first, latest) positions.
 
-    One checkpoint is at the last boundary. There are as few as possible before it, such that after an edit at
-    any boundary, the tokens from the checkpoint to the boundary are at most a quarter of those that
-    must be computed anyway, or cost no more than a call. So short calls need not end at boundaries.
+    One checkpoint is always at the last boundary. Before it, there are as few as possible such that after an
+    edit at any boundary, the tokens between the preceding checkpoint and the boundary number at most a
+    quarter of those that must be recomputed anyway, or cost no more than a call. Because each checkpoint may
+    be taken anywhere in a range, short calls need not end exactly at boundaries.
     """
     ahead = [at for at in boundaries if at > start]
     chosen, covered = [(at, at) for at in ahead[-1:]], 0

@@ -20,9 +20,7 @@ class Draft:
     confidence: list[int] = field(default_factory=list)
     """Confidence class of each token (see `speculative/estimates.py`)."""
     distributions: list[Distribution] | None = None
-    """Distributions the tokens were drawn from; None if the tokens are guesses at what the target will
-    choose.
-    """
+    """Distributions the tokens were drawn from; None if they are guesses at the target's choices."""
 
     def cut(self, length: int) -> None:
         """Keep only the first `length` tokens."""
