@@ -68,7 +68,7 @@ class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
     used: int
     """Total length of all runs."""
     runs: tuple[Run, ...]
-    """All runs. Those of a slot are next to one another."""
+    """The runs of each slot are adjacent."""
     slots: tuple[SlotState, ...]
     n_slots: int
     """Number of slots, including empty ones."""

@@ -24,7 +24,7 @@ _HEADROOM = 32
 _REPLY = 200
 """Expected number of tokens in a reply."""
 _WORTH_WAITING = 64
-"""Minimum number of additional shared tokens for which to wait while another sequence computes them."""
+"""Minimum number of tokens a sequence must save by waiting until another one has computed them."""
 _LEAST_APART = 32
 """Number of tokens always allowed between a checkpoint and a boundary; they cost about as much as a call."""
 TURN = 4
@@ -50,9 +50,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._backend = backend
         self.cells = backend.context
-        """Number of usable cells. Lower than the backend's context if the backend has run out of cells
-        before.
-        """
+        """Number of usable cells; fewer than the backend's context if it has run out of cells before."""
         self.batches = [0] * backend.n_seq_max
         """Number of calls that computed one sequence, two sequences, and so on."""
         self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
@@ -384,7 +382,7 @@ class Scheduler:
             self.waiting.appendleft(sequence)
 
     def resume(self, sequence: Sequence) -> None:
-        """Requeue a sequence whose tokens have changed. It reuses the still valid part of its cache."""
+        """Requeue a sequence whose tokens have changed. It reuses all of its cache that is still valid."""
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:

@@ -1,16 +1,16 @@
-"""Draft controller: chooses draft lengths for the most expected tokens per second, and learns from each step.
+"""Draft controller: picks the draft lengths that maximize expected speed, and learns from each step.
 
-A step with k drafted tokens yields 1 + a1 + a1 a2 + ... tokens, where a1, a2 ... are chances of acceptance,
-and takes C(streams + k) plus the drafting time. Lengths are compared by their tokens minus the tokens that
-the same time would yield at the current pace, which maximizes a ratio of sums (Dinkelbach 1967, "On Nonlinear
-Fractional Programming"). All costs are in units of C(1).
+A step with k drafted tokens yields 1 + a1 + a1 a2 + ... tokens, where a1, a2 ... are acceptance
+probabilities, and takes C(streams + k) plus the drafting time. Each length is rated by the tokens it yields
+minus the tokens that the same time would yield at the current pace, which maximizes a ratio of sums
+(Dinkelbach 1967, "On Nonlinear Fractional Programming"). All costs are in units of C(1).
 
-A loss budget, the purse, bounds the slowdown: losing steps draw from it, winning steps refill it up to a
-limit, and each step adds half a percent. Nothing is drafted while it is empty. So wrong estimates cost at
-most a few tokens and half a percent, whatever the draft and the machine do. A single reply must not lose what
-other replies have gained, so each reply has its own limit per source. Prefill of the draft model is budgeted
-separately: it is done if the rest of the reply is likely to gain 1.5 times its cost, or else from a fund of a
-few tokens and a quarter of a percent.
+A loss budget, called the purse, bounds the slowdown. Steps that lose time draw from it, steps that gain time
+refill it up to a limit, and every step adds half a percent. While it is empty, nothing is drafted. Wrong
+estimates therefore cost at most a few tokens and half a percent, no matter how the draft and the machine
+behave. A single reply must not use up what other replies have gained, so each reply has its own limit for
+each source. Prefill of the draft model has a separate budget. It is done if the rest of the reply is likely
+to gain 1.5 times its cost; otherwise it is paid from a fund of a few tokens and a quarter of a percent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
 _PROBE = 3.0  # minimum purse for an exploring step
-_FIRST_LOSS, _LOSS = 2.0, 0.01  # maximum loss from one source in a reply: at first, and per token
-_MARGIN = 0.02  # required gain from a draft, as a share of a plain step
+_FIRST_LOSS, _LOSS = 2.0, 0.01  # maximum loss from one source in a reply: initially, and for each token
+_MARGIN = 0.02  # minimum gain from drafting, as a fraction of a plain step
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
-"""Number of steps between exploring steps; smaller with a full purse."""
-SURE_OF_GAIN = 1.5  # required ratio of expected gain to cost, for prefill of the draft model
-_FUND, _FUNDING = 12.0, 0.0025  # for prefill that may not pay off: size, and share that a step adds
-_REFERENCE = 64  # steps with drafts after which a plain step is due as a reference
+"""Number of steps from one exploring step to the next. The second value applies when the purse is full."""
+SURE_OF_GAIN = 1.5  # minimum ratio of expected gain to cost for prefill of the draft model
+_FUND, _FUNDING = 12.0, 0.0025  # for prefill that may not pay off: size, and what each step adds
+_REFERENCE = 64  # number of steps with drafts after which a plain step is due as a reference
 _PACE = 0.97
 _FADE_EVERY = 256
 _FADE = 0.9
@@ -53,12 +53,12 @@ class DraftOffer:
 
     source: Source
     chances: Sequence[float]
-    """Chance that each token is accepted if all tokens before it are."""
+    """Probability that each token is accepted, given that all tokens before it are."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """A drafter's work in a step. Each round computes one token of each of its drafts."""
+    """The work a drafter does in a step. Each round computes one token for each of its drafts."""
 
     n: int = 0
     seconds: float = 0.0
@@ -79,16 +79,16 @@ class Controller:
     """Chooses draft lengths and learns from each step."""
 
     def __init__(self, cost: StepCost, round_cost: float = 0.1) -> None:
-        """round_cost: initial cost per token for drafters that compute, in units of C(1)."""
+        """round_cost: initial cost per token, in units of C(1), for drafters that run a model."""
         self.cost = cost
         self.round_costs: dict[Source, float] = {
             source: round_cost for source in LONGEST_DRAFT if source != "ngram"
         }
-        """Cost per drafted token of each drafter that computes, in units of C(1)."""
+        """Cost per drafted token, in units of C(1), for each drafter that runs a model."""
         self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in LONGEST_DRAFT}
         self.purse = _FIRST_PURSE
         self.optimistic = False
-        """Whether this step explores, using optimistic estimates."""
+        """Whether this step explores, which means that it uses optimistic estimates."""
         self._fund = _FUND
         self._decision_cost = 0.0
         self._streams = 1
@@ -102,9 +102,9 @@ class Controller:
         return self._made / self._spent
 
     def begin(self, n_streams: int, depth: float) -> bool:
-        """Begin a step with `n_streams` streams and return whether it may draft.
+        """Start a step with `n_streams` streams and return whether it may draft.
 
-        depth: average number of their tokens in the cache.
+        depth: average number of cached tokens per stream.
         """
         self.cost.at_depth(depth)
         self._streams = n_streams
@@ -117,19 +117,19 @@ class Controller:
         return self.purse > 0 and self._since_plain < _REFERENCE
 
     def may_lose(self, won: float, n_tokens: int) -> bool:
-        """Return whether a source may still draft for a reply of `n_tokens`.
+        """Return whether a source may keep drafting for a reply that has `n_tokens` tokens so far.
 
         won: the source's net gain in this reply, in units of C(1).
         """
         return won > -(_FIRST_LOSS + _LOSS * n_tokens)
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
-        """Return the acceptance chances of tokens with known confidence."""
+        """Return the acceptance probabilities of tokens in these confidence classes."""
         rates = self.acceptance[source]
         return [rates.of_class(class_index, optimistic=self.optimistic) for class_index in classes]
 
     def prospects(self, source: Source, start: int = 0) -> list[float]:
-        """Return the acceptance chances of tokens yet to be drafted, from position `start` on."""
+        """Return the acceptance probabilities of tokens not drafted yet, from position `start` on."""
         rates = self.acceptance[source]
         return [
             rates.at_position(at, optimistic=self.optimistic) for at in range(start, LONGEST_DRAFT[source])
@@ -138,8 +138,9 @@ class Controller:
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         """Choose a draft for each stream from its offers, with at most `most` tokens in total.
 
-        Each stream takes its best offer. Then the batch takes the most likely tokens from all offers, as
-        many as pay off. A stream's chances decrease from token to token, so its tokens are taken in order.
+        First, the best offer is picked for each stream. Then the most likely tokens from these offers are
+        added to the batch, as many as pay off. Within a stream, each token is less likely than the one
+        before, so tokens are always taken in order.
         """
         chosen = [max(options, key=self._value_alone, default=None) for options in offers]
         gains = [
@@ -162,7 +163,7 @@ class Controller:
     def is_worth_drafting(
         self, source: Source, chances: Sequence[float], n_beside: int, longest: int
     ) -> bool:
-        """Return whether to draft another token after tokens with these chances.
+        """Return whether another token should be drafted after tokens with these probabilities.
 
         n_beside: number of other drafted tokens in this step.
         """
@@ -172,23 +173,23 @@ class Controller:
         return any(value - price * n > now for n, value in enumerate(values[len(chances) + 1 :], 1))
 
     def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
-        """Return whether to add a token, before it is drawn; its chance is the last of `chances`."""
+        """Return whether to add a token before it is drawn. The last of `chances` is its probability."""
         ahead = self.prospects(source, len(chances))
         values = self._values([*chances, *ahead][:longest], n_beside)
         before, price = values[len(chances) - 1], self._price(source)
         return any(value - price * n > before for n, value in enumerate(values[len(chances) :]))
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
-        """Return how many drafted tokens are worth verifying; not for tokens drawn at random."""
+        """Return how many drafted tokens are worth verifying. Must not be used for tokens drawn at random."""
         values = self._values(chances, n_beside)
         return values.index(max(values))
 
     def reading_budget(self, price: float, left: float, read: float) -> float:
-        """Return how much prefill the draft model may do now; catching up with a stream costs `price`.
+        """Return how much prefill the draft model may do now if catching up with a stream costs `price`.
 
-        All values are in units of C(1). left: expected remaining tokens of the reply. read: limit per step.
-        Prefill that is likely to pay off is only subject to that limit; otherwise it is paid from a small
-        fund.
+        left: expected number of tokens remaining in the reply. read: limit for this step. All costs are in
+        units of C(1). Prefill that is likely to pay off is only subject to the limit. Any other prefill must
+        be paid from a small fund.
         """
         if self.expected_gain("model") * left >= SURE_OF_GAIN * price:
             return read
@@ -220,10 +221,10 @@ class Controller:
         rounds: Mapping[Source, Rounds] = _NO_ROUNDS,
         deciding: float = 0.0,
     ) -> float:
-        """Learn from a step that yielded `n_made` tokens in `seconds` of decoding and verifying.
+        """Learn from a step that yielded `n_made` tokens and spent `seconds` on decoding and verifying.
 
-        rounds: the drafters' work. deciding: seconds spent on decisions. Returns the additional cost compared
-        with a plain step, in units of C(1).
+        rounds: the work done by the drafters. deciding: seconds spent deciding what to draft. Returns the
+        additional cost compared with a plain step, in units of C(1).
         """
         self.cost.observe(n_rows, seconds)
         if self.cost.level > 0:
@@ -248,7 +249,7 @@ class Controller:
         return spent - plain
 
     def observe_undecided(self, n_streams: int, seconds: float) -> None:
-        """Learn from a plain step for which no decision about drafts was made."""
+        """Learn from a plain step in which nothing was decided about drafts."""
         self._streams = n_streams
         self.observe(n_streams, n_streams, seconds, deciding=self._decision_cost * self.cost.level)
 
@@ -256,11 +257,11 @@ class Controller:
 
     @property
     def _pace(self) -> float:
-        """Tokens per C(1) of time, in plain decoding or in recent steps, whichever is more."""
+        """Tokens generated in the time C(1), in plain decoding or in recent steps, whichever is higher."""
         return max(1.0, self.speedup) * self._streams / self.cost.ratio(self._streams)
 
     def _price(self, source: Source) -> float:
-        """Return the cost of drafting a token, in tokens."""
+        """Return the cost of drafting one token, expressed in tokens."""
         return self._pace * self.round_costs.get(source, 0.0)
 
     @property
@@ -273,7 +274,7 @@ class Controller:
         return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
     def _drafting(self, offers: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
-        """Return the cost of drafting: streams share rounds, as many as the longest draft needs."""
+        """Return the cost of drafting. Streams share rounds, so the longest draft determines their number."""
         rounds: dict[Source, int] = {}
         for offer, n in zip(offers, lengths, strict=True):
             if offer is not None:
@@ -281,44 +282,44 @@ class Controller:
         return sum(n * self.round_costs.get(source, 0.0) for source, n in rounds.items())
 
     def _value_alone(self, offer: DraftOffer) -> float:
-        """Return the value of an offer if no other stream drafts."""
+        """Return the value of an offer, assuming that no other stream drafts."""
         price = self._price(offer.source)
         return max((value - n * price for n, value in enumerate(self._values(offer.chances, 0))), default=0.0)
 
     def _values(self, chances: Sequence[float], n_beside: int) -> list[float]:
-        """Return the value of verifying 0, 1, 2 ... tokens, without the cost of drafting them."""
-        # A drafted token adds the chance that it and all previous tokens are accepted.
+        """Return the values of verifying 0, 1, 2 ... tokens, not counting the cost of drafting them."""
+        # A drafted token adds the probability that it and all tokens before it are accepted.
         made = accumulate(accumulate(chances, mul), initial=0.0)
         return [tokens - self._pace * self._extra(n_beside + n) for n, tokens in enumerate(made)]
 
 
 _FILE = "speculation.json"
 _PLACES = 32
-_MOST_READ = 1 << 20  # maximum file size in bytes: several times its normal size
+_MOST_READ = 1 << 20  # maximum file size in bytes, several times its normal size
 _MOST_ROUND_COST = 10.0
-_PAUSE = 5.0  # seconds between writes
+_PAUSE = 5.0  # minimum seconds between writes
 
 
 class AcceptanceRates(msgspec.Struct, frozen=True):
-    """Acceptance counts for one source's drafts."""
+    """Acceptance counts for drafts from one source."""
 
     by_class: AcceptanceCounts
     by_position: AcceptanceCounts
 
 
 class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Estimates learned for one place: a model, its draft and a machine."""
+    """Estimates learned in one setting: a model, its draft model and a machine."""
 
     place: str
     shapes: dict[int, Shape] = {}
     round_costs: dict[Source, float] = {}
     rates: dict[Source, AcceptanceRates] = {}
     when: float = 0.0
-    """Seconds since 1970."""
+    """Time of saving, in seconds since 1970."""
 
 
 class DraftHistory:
-    """A file of estimates learned earlier with the same model, draft and machine."""
+    """A file of estimates learned in earlier sessions with the same model, draft model and machine."""
 
     def __init__(self, plan: LoadPlan) -> None:
         machine = plan.where.machine if plan.where else f"{plan.threads} threads"
@@ -335,7 +336,7 @@ class DraftHistory:
         self._written = 0.0
 
     def restore(self, controller: Controller) -> None:
-        """Initialize a controller with saved estimates."""
+        """Initialize a controller with the saved estimates."""
         for record in _read():
             if record.place == self._place:
                 controller.cost.start_with(record.shapes)
@@ -346,7 +347,7 @@ class DraftHistory:
                     controller.acceptance[source].start_with(rates.by_class, rates.by_position)
 
     def save(self, controller: Controller) -> None:
-        """Save a controller's estimates, unless that was just done. Takes a millisecond or two."""
+        """Save a controller's estimates, unless that was done moments ago. Takes a millisecond or two."""
         now = time.time()
         if abs(now - self._written) < _PAUSE:
             return

@@ -1,4 +1,4 @@
-"""Drafters: a small model, the target's own draft head, and n-grams from the conversation."""
+"""Drafters, which draft with a small model, the target's own draft head, or n-grams from the conversation."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from edgechat.engine.speculative.estimates import class_of_match, class_of_proba
 from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import LoadPlan
 
-_TOP_TOKENS = 10  # tokens from which a drafter's confidence is computed
+_TOP_TOKENS = 10  # number of tokens used to compute a drafter's confidence
 
 
 @dataclass(slots=True)
 class DraftRequest:
-    """A draft to be made in rounds."""
+    """A request for a draft that is made in rounds."""
 
     stream: Stream
     draft: Draft
     most: int
     is_worth_adding: Callable[[Sequence[int]], bool]
-    """Whether a token is worth verifying after the others, given the confidence classes of all."""
+    """Whether the last of these tokens is worth verifying, given the confidence classes of all of them."""
     is_worth_drafting: Callable[[Sequence[int]], bool]
-    """Whether to draft another token after tokens of these classes."""
+    """Whether to draft another token after tokens with these confidence classes."""
 
 
 class RoundDrafter(ABC):
-    """A drafter that computes the logits for one token of each draft at a time."""
+    """A drafter that works in rounds, each of which computes the logits for one token of every draft."""
 
     source: Source
 
     def __init__(self, vocabulary: Vocabulary, n_vocab: int) -> None:
-        """n_vocab: size of the target's vocabulary; the drafter's may be slightly larger or smaller."""
+        """n_vocab: size of the target's vocabulary. The drafter's own may be slightly larger or smaller."""
         self._vocabulary = vocabulary
         self._n_vocab = min(n_vocab, vocabulary.size)
 
     @abstractmethod
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return the requests that can be handled in one call."""
+        """Return the requests that can be handled together in one call."""
 
     @abstractmethod
     def _compute(self, growing: Sequence[DraftRequest]) -> Logits | None:
-        """Return a row of logits for the next token of each draft; None if there is no room."""
+        """Return one row of logits for the next token of each draft, or None if there is no room."""
 
     @abstractmethod
     def forget(self, stream: Stream) -> None:
@@ -61,7 +61,7 @@ class RoundDrafter(ABC):
     def draft(self, requests: Sequence[DraftRequest]) -> int:
         """Draft for several streams at once, one token per round. Returns the number of rounds.
 
-        Each draft grows up to its limit, for as long as `is_worth_drafting` is true. Raises DecodeFailed.
+        Each draft grows while `is_worth_drafting` returns True, up to its limit. Raises DecodeFailed.
         """
         growing = self._fitting_batch(requests)
         rounds = 0
@@ -78,15 +78,15 @@ class RoundDrafter(ABC):
         return rounds
 
     def _continues(self, request: DraftRequest) -> bool:
-        """Return whether to continue a draft; nothing follows an end token."""
+        """Return whether to continue a draft. Nothing is drafted after an end token."""
         tokens = request.draft.tokens
         ends = self._vocabulary.is_end(tokens[-1])
         return len(tokens) < request.most and not ends and request.is_worth_drafting(request.draft.confidence)
 
     def _draft_token(self, request: DraftRequest, row: Logits) -> bool:
-        """Sample the next token of a draft from its logits, as the target would.
+        """Sample the next token of a draft from its logits, the way the target would.
 
-        Returns False if that is not worthwhile. Confidence decides this before a token is drawn, since
+        Returns False if this is not worthwhile. That is decided by confidence before a token is drawn, since
         discarding drawn tokens would change the distribution.
         """
         sampler, draft = request.stream.sampler, request.draft
@@ -113,7 +113,7 @@ class RoundDrafter(ABC):
 
 
 def _confidence(row: Logits) -> float:
-    """Return the probability of the most likely token among the ten most likely."""
+    """Return the probability of the most likely token among the ten most likely ones."""
     highest = row[top_ids(row, _TOP_TOKENS)].astype(np.float64)
     return float(1 / np.exp(highest - highest[0]).sum())
 
@@ -124,13 +124,13 @@ class _StreamState:
 
     slot: Slot
     n_read: int
-    """Number of the stream's tokens in the cache."""
+    """Number of the stream's tokens that are in the cache."""
     drafted: list[int] = field(default_factory=list)
-    """Drafted tokens that follow them in the cache."""
+    """Drafted tokens that come after them in the cache."""
 
 
 class ModelDrafter(RoundDrafter):
-    """A small model that runs alongside the target, with its own cache."""
+    """Drafts with a small model that runs alongside the target and has its own cache."""
 
     source: Source = "model"
 
@@ -139,12 +139,12 @@ class ModelDrafter(RoundDrafter):
         super().__init__(backend.vocabulary, n_vocab)
         self.cache = PrefixCache(backend)
         self.longest = backend.context
-        """Maximum tokens in a stream."""
+        """Maximum number of tokens in a stream."""
         self._backend = backend
         self._states: dict[Stream, _StreamState] = {}
 
     def warm_up(self, token: Sequence[int], *, whole: bool) -> float:
-        """Decode one token several times and return the shortest time, since the first calls meet cold pages.
+        """Decode one token several times and return the shortest time, as the first calls hit cold pages.
 
         whole: decode a full batch first. Raises DecodeFailed or CacheFull.
         """
@@ -161,14 +161,14 @@ class ModelDrafter(RoundDrafter):
         return min(seconds)
 
     def n_behind(self, stream: Stream) -> int:
-        """Return how many of a stream's tokens it has not read yet."""
+        """Return how many of a stream's tokens the small model has not read yet."""
         state = self._states.get(stream)
         if state is None:
             return len(stream.tokens) - self.cache.best(stream.tokens, len(stream.tokens) - 1)[1]
         return len(stream.tokens) - state.n_read - common_prefix(state.drafted, stream.tokens[state.n_read :])
 
     def read(self, stream: Stream, n_tokens: int) -> bool:
-        """Read up to `n_tokens` more tokens of a stream, except the last one.
+        """Read up to `n_tokens` more tokens of a stream, but never its last token.
 
         Returns False if there is no room.
         """
@@ -185,7 +185,7 @@ class ModelDrafter(RoundDrafter):
         return True
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return the requests that have a slot and whose unread tokens fit together in one call."""
+        """Return the requests that have a slot and whose unread tokens all fit into one call."""
         fitting: list[DraftRequest] = []
         left = self._backend.n_batch
         for request in requests:
@@ -216,7 +216,7 @@ class ModelDrafter(RoundDrafter):
         return BatchPart(state.slot.id, start, unread or request.draft.tokens[-1:], 1)
 
     def _state_of(self, stream: Stream) -> _StreamState | None:
-        """Return a stream's state, with the cache cut to the stream's tokens; None if no slot is free."""
+        """Return a stream's state after truncating its cache to its tokens; None if no slot is free."""
         state = self._states.get(stream)
         if state is None:
             if not self.cache.has_free_slot:
@@ -234,7 +234,7 @@ class ModelDrafter(RoundDrafter):
         return state
 
     def _decode(self, parts: Sequence[BatchPart]) -> Logits | None:
-        """Decode a batch; return None if there is no room for it even after eviction."""
+        """Decode a batch. Return None if there is not enough room even after evicting all idle slots."""
         n_decoded = sum(part.n_logits for part in parts)
         self.cache.charge(n_decoded, sum(len(part.tokens) for part in parts) - n_decoded)
         while True:
@@ -245,7 +245,7 @@ class ModelDrafter(RoundDrafter):
                     return None
 
     def forget(self, stream: Stream) -> None:
-        """Release a stream's slot; its cache is kept for the next turn."""
+        """Release a stream's slot, keeping its cached tokens for the next turn."""
         state = self._states.pop(stream, None)
         if state is not None:
             self.cache.release(state.slot)
@@ -262,9 +262,9 @@ class ModelDrafter(RoundDrafter):
 def load_draft(
     plan: LoadPlan | None, target: Backend, open_backend: Callable[[LoadPlan], Backend]
 ) -> tuple[ModelDrafter | None, str]:
-    """Load the draft model and return its drafter, or None and the reason.
+    """Load the draft model. Returns its drafter, or None and the reason why there is no drafter.
 
-    Chats also work without a draft model. The reason is '' if the plan has none.
+    Chats also work without a draft model. The reason is '' if the plan does not include one.
     """
     if plan is None:
         return None, ""
@@ -273,7 +273,7 @@ def load_draft(
     except EdgechatError as error:
         return None, f"The draft model {plan.model_name} is not used. {error.message}"
     problem = target.vocabulary.misfit(backend.vocabulary)
-    # It computes one token per call, so undoing a draft may take it back over several calls.
+    # It computes one token per call, so undoing a draft may mean going back several calls.
     if not problem and (not backend.rolls_back or backend.capabilities.recomputes):
         problem = "its state cannot undo a rejected draft"
     if not problem and backend.context < target.context:
@@ -287,13 +287,13 @@ def load_draft(
 
 
 class HeadDrafter(RoundDrafter):
-    """The target's draft head, which uses the target's hidden states."""
+    """Drafts with the target's draft head, which uses the target's hidden states."""
 
     def __init__(self, backend: Backend, head: DraftHead) -> None:
         super().__init__(backend.vocabulary, backend.vocabulary.size)
         self.source: Source = head.kind
         self.longest = head.longest
-        """Maximum tokens in a draft."""
+        """Maximum number of tokens in a draft."""
         self._backend = backend
         self._head = head
 
@@ -309,7 +309,7 @@ class HeadDrafter(RoundDrafter):
         return min(seconds)
 
     def is_ready(self, stream: Stream) -> bool:
-        """Return whether it can draft for a stream: the head must have received all tokens but the last."""
+        """Return whether the head has received all of a stream's tokens but the last, so it can draft."""
         return stream.slot is not None and self._head.can_draft(stream.slot.id, len(stream.tokens) - 1)
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
@@ -328,22 +328,22 @@ class HeadDrafter(RoundDrafter):
             return None
 
     def forget(self, stream: Stream) -> None:
-        """Do nothing: its state belongs to the target's cache."""
+        """Do nothing, since the state is part of the target's cache."""
 
 
-_LONG_PATTERN, _SHORT_PATTERN = 4, 2  # lengths of the patterns that are searched for, in this order
-_MATCHES_TRIED = 8  # number of matches compared, latest first
+_LONG_PATTERN, _SHORT_PATTERN = 4, 2  # lengths of the patterns to search for, in this order
+_MATCHES_TRIED = 8  # number of matches to compare, latest first
 _LONGEST_MATCH = 32
 
 
 class NgramDrafter:
-    """Prompt lookup (Saxena 2023): drafts what followed an earlier occurrence of the last tokens."""
+    """Prompt lookup (Saxena 2023): drafts what followed an earlier occurrence of the latest tokens."""
 
     def __init__(self) -> None:
         self._texts: dict[Stream, tuple[array[int], bytearray]] = {}
 
     def draft(self, stream: Stream, most: int) -> Draft | None:
-        """Return a draft of up to `most` tokens; None if there is no earlier match."""
+        """Return a draft of up to `most` tokens, or None if there is no earlier match."""
         tokens, raw = self._text(stream)
         match = self._match(tokens, raw, _LONG_PATTERN) or self._match(tokens, raw, _SHORT_PATTERN)
         if match is None:
@@ -360,7 +360,7 @@ class NgramDrafter:
         return tokens, raw
 
     def _match(self, tokens: array[int], raw: bytearray, size: int) -> tuple[int, int] | None:
-        """Return where the longest recent match of the last `size` tokens ends, and its length."""
+        """Return the end and length of the longest match at recent occurrences of the last `size` tokens."""
         width = tokens.itemsize
         pattern = raw[-size * width :]
         if len(tokens) <= size:
@@ -386,7 +386,7 @@ class NgramDrafter:
 
 
 def _common_suffix(tokens: Sequence[int], one: int, other: int) -> int:
-    """Return how many tokens before two positions are equal."""
+    """Return how many tokens are the same going back from two positions."""
     n = 0
     while n < min(one, _LONGEST_MATCH) and tokens[one - 1 - n] == tokens[other - 1 - n]:
         n += 1

@@ -1,17 +1,17 @@
-"""Estimates for decisions about drafts: how often drafted tokens are accepted, and what a step costs.
+"""Estimates for deciding what to draft: how often drafted tokens are accepted, and what a step costs.
 
-Acceptance is learned by confidence and by position. Confidence is divided into classes: by the token's
-probability for drafters that compute, and by the length of the match for n-grams. Counts fade, so that the
-estimates follow a conversation that turns from prose to code. What is seldom tried becomes uncertain, and is
-tried again.
+Acceptance is tracked by confidence and by position. Confidence is divided into classes: by the token's
+probability for drafters that run a model, and by the length of the match for n-grams. Old counts fade, so
+that the estimates can follow a conversation that changes from prose to code. Options that are seldom tried
+become uncertain, and are then tried again.
 
 C(n) is the cost of a decode call with n rows: one for each stream and one for each drafted token. The curve
-is jagged (kernels change at 4 and 8 rows), differs by quantization and is nearly flat on a GPU. Decisions
-depend on its shape, C(n) / C(1), which stays the same while the machine gets faster or slower. Level and
-shape are therefore two unknowns, but each step shows only the sum of their logarithms: a Kalman filter
-(Kalman 1960) estimates which of them a surprise is due to. Before anything is observed, the shape is a
-Brownian motion in log n around the prediction of the planner's kernel probe, so that an observation of one n
-also says something about its neighbors.
+is jagged (kernels change at 4 and 8 rows), depends on the quantization and is nearly flat on a GPU. Decisions
+depend on its shape, C(n) / C(1), which stays the same when the machine gets faster or slower. Level and shape
+are therefore two unknowns, but each step only reveals the sum of their logarithms. A Kalman filter (Kalman
+1960) estimates which of the two caused an unexpected result. Before anything has been observed, the shape is
+modeled as a Brownian motion in log n around the prediction from the planner's kernel probe, so that observing
+one n also provides information about its neighbors.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ CLASSES: dict[Source, int] = dict.fromkeys(LONGEST_DRAFT, len(_PROBABILITIES) + 
     "ngram": len(_MATCH_LENGTHS) + 1
 }
 
-_FADING = 0.993  # factor for a count at each new observation: about the last 140 matter
+_FADING = 0.993  # factor applied to a count at each new observation, so that about the last 140 matter
 _PRIOR = {"model": 0.6, "mtp": 0.7, "eagle3": 0.7, "ngram": 0.5}
 _MATCH_PRIORS = (0.3, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
-"""By class of the match; after a long match, text is being copied."""
+"""By the match's class. After a long match, text is usually being copied."""
 _PRIOR_N = 4.0  # weight of the prior, in observations
 
 
@@ -51,14 +51,14 @@ def class_of_match(length: int) -> int:
 
 
 class AcceptanceCounts(msgspec.Struct):
-    """Counts of verified and accepted tokens, by class or position."""
+    """Counts of verified and accepted tokens, by class or by position."""
 
     tried: list[float]
     stood: list[float]
 
 
 class Acceptance:
-    """Acceptance rates of one source's drafts."""
+    """Acceptance rates for drafts from one source."""
 
     def __init__(self, source: Source) -> None:
         self.source: Source = source
@@ -76,15 +76,15 @@ class Acceptance:
                     counts.tried[index], counts.stood[index] = weight * tried, weight * stood
 
     def of_class(self, index: int, *, optimistic: bool = False) -> float:
-        """Return the chance that a token of this class is accepted if all tokens before it are.
+        """Return the probability that a token of this class is accepted, given that all before it are.
 
-        optimistic: return an upper estimate, which is higher the fewer observations there are.
+        optimistic: return an upper estimate. The fewer observations there are, the higher it is.
         """
         prior = _MATCH_PRIORS[index] if self.source == "ngram" else self._overall
         return _rate(self.by_class, index, prior, optimistic)
 
     def at_position(self, position: int, *, optimistic: bool = False) -> float:
-        """Return the acceptance chance of a token at this position, before it is drafted; see `of_class`."""
+        """Return the acceptance probability at this position before a token is drafted; see `of_class`."""
         return _rate(
             self.by_position, min(position, LONGEST_DRAFT[self.source] - 1), self._overall, optimistic
         )
@@ -95,7 +95,7 @@ class Acceptance:
         return (sum(counts.stood) + _PRIOR_N * _PRIOR[self.source]) / (sum(counts.tried) + _PRIOR_N)
 
     def observe(self, classes: list[int], n_stood: int) -> None:
-        """Learn from a verified draft, whose first `n_stood` tokens were accepted."""
+        """Learn from a verified draft, of which the first `n_stood` tokens were accepted."""
         for position, number in enumerate(classes[: n_stood + 1]):
             _count(self.by_class, number, position < n_stood)
             _count(self.by_position, position, position < n_stood)
@@ -125,19 +125,19 @@ def _count(counts: AcceptanceCounts, at: int, stood: bool) -> None:
 
 
 LARGEST = 32
-"""Largest number of rows to learn from; larger calls are extrapolated."""
+"""Largest number of rows to learn from. The cost of larger calls is extrapolated."""
 
-# All in logarithms, where 0.1 is about ten percent.
-_NOISE = 0.08  # of a step
-_DRIFT = 0.04  # of the level, per step
-_CHANGE = 0.002  # of the shape, per step, since the cache grows
-_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # of the first guess: of C(e n) / C(n), and of each n by itself
-_REMEMBERED = 0.05  # of a shape learned in another session
+# Standard deviations of logarithms, where 0.1 is about ten percent.
+_NOISE = 0.08  # for the measured time of a step
+_DRIFT = 0.04  # for the level, per step
+_CHANGE = 0.002  # for the shape, per step, since the cache grows
+_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # for the first guess: C(e n) / C(n), and each n alone
+_REMEMBERED = 0.05  # for a shape learned in another session
 _UNKNOWN_LEVEL = 10.0
-_OUTLIER = 4.0  # standard deviations beyond which a surprise is due to the level: the machine is busy
+_OUTLIER = 4.0  # standard deviations beyond which a surprise is put down to the level (a busy machine)
 
 _FIRST_DEPTH = 512
-_DEPTHS = 8  # ranges of the cache's depth: up to 512 tokens, 1024, 2048 ...
+_DEPTHS = 8  # ranges of the cache's depth: up to 512 tokens, up to 1024, up to 2048 ...
 
 _GUESSED_SLOPE = 0.5  # cost of each additional row relative to C(1), while unknown
 _LEAST_SLOPE = 0.01
@@ -150,7 +150,7 @@ Ratios = tuple[float, ...]
 
 
 def expected_shapes(forecast: Forecast | None) -> tuple[Ratios, ...]:
-    """Return the first guess of the curve at each depth of the cache."""
+    """Return a first guess of the curve for each depth of the cache."""
     rows = np.arange(1, LARGEST + 1)
     if forecast is None or not forecast.calls or forecast.calls[0] <= 0:
         return (tuple((1 + _GUESSED_SLOPE * (rows - 1)).tolist()),) * _DEPTHS
@@ -165,14 +165,14 @@ class Shape(msgspec.Struct, frozen=True):
 
     ratio: Ratios
     doubt: tuple[float, ...]
-    """Standard deviation of each ratio's logarithm."""
+    """Standard deviation of the logarithm of each ratio."""
 
 
 class StepCost:
-    """Estimates what steps cost, in seconds."""
+    """Estimates how long steps take, in seconds."""
 
     def __init__(self, expected: Sequence[Ratios] = expected_shapes(None)) -> None:
-        """expected: the first guess of the curve at each depth."""
+        """expected: a first guess of the curve for each depth."""
         self._expected = expected
         self._filters: dict[int, _Filter] = {}
         self._depth = 0
@@ -180,12 +180,12 @@ class StepCost:
 
     @property
     def level(self) -> float:
-        """Current seconds for a step with one row; 0 before the first step."""
+        """Current time per step with one row, in seconds; 0 before the first step."""
         return self._filter.level
 
     @property
     def shapes(self) -> dict[int, Shape]:
-        """The learned estimates, by depth."""
+        """The learned estimates, keyed by depth."""
         return {depth: filter_.shape() for depth, filter_ in self._filters.items() if filter_.level}
 
     def start_with(self, shapes: dict[int, Shape]) -> None:
@@ -196,7 +196,7 @@ class StepCost:
         self._filter = self._filters.get(self._depth, self._filter)
 
     def at_depth(self, tokens: float) -> None:
-        """Set the number of cached tokens for the next steps."""
+        """Set the number of tokens in the cache during the next steps."""
         depth = max(0, math.ceil(math.log2(max(tokens, 1) / _FIRST_DEPTH)))
         depth = min(depth, _DEPTHS - 1)
         if depth == self._depth:
@@ -208,7 +208,7 @@ class StepCost:
         self._filter.restart(level)
 
     def seconds(self, n: int) -> float:
-        """Return the seconds for a step with n rows."""
+        """Return how long a step with n rows takes, in seconds."""
         return self.level * self.ratio(n)
 
     def ratio(self, n: int) -> float:
@@ -230,7 +230,7 @@ class StepCost:
 
 
 class _Filter:
-    """Logarithms of the level (index 0) and the shape (index n), with their covariance."""
+    """Logarithms of the level (index 0) and of the shape (index n), with their covariance."""
 
     def __init__(self, mean: Vector, spread: npt.NDArray[np.float64]) -> None:
         self.mean, self.spread = mean, spread
@@ -258,14 +258,14 @@ class _Filter:
         return filter_
 
     def nearby(self, change: Vector) -> _Filter:
-        """Return a first estimate for another depth. change: expected change in the logarithms."""
+        """Return a first estimate for another depth. change: the expected change in the logarithms."""
         filter_ = _Filter(self.mean + np.concatenate([[0.0], change]), self.spread.copy())
         filter_.level = self.level
         filter_.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
         return filter_
 
     def restart(self, level: float) -> None:
-        """Take over the level from another depth."""
+        """Use the level measured at another depth."""
         if level > 0:
             self.mean[0], self.level = math.log(level), level
             self.spread[0, :] = self.spread[:, 0] = 0.0
@@ -295,7 +295,7 @@ class _Filter:
 
 
 def _is_sound(shape: Shape) -> bool:
-    """Return whether a shape from a file is plausible."""
+    """Return whether a shape read from a file is plausible."""
     if len(shape.ratio) != LARGEST or len(shape.doubt) != LARGEST or shape.ratio[0] != 1.0:
         return False
     return all(0.1 < ratio < 1000 for ratio in shape.ratio) and all(0 <= ratio < 10 for ratio in shape.doubt)

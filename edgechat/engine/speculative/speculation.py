@@ -1,4 +1,4 @@
-"""Speculation in the engine's steps: drafts are added to a planned batch and verified after decoding."""
+"""Speculation in the engine's steps: adds drafts to a planned batch and verifies them after decoding."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead over several steps
-_READ_AHEAD = 256  # tokens that it reads ahead per step
-_FIRST_REPLY_LENGTH = 200.0  # expected tokens in a reply, before the first reply has ended
-OVERHEAD = 0.005  # maximum share of the time spent on decisions while no draft pays off
-_MEASURE_EVERY = 8  # only every eighth skipped step is measured, since learning also takes time
-_LONGEST_SKIP = 64.0  # steps; a decision that would require more was interrupted by the system
+_READ_INLINE = 32  # most tokens the draft model reads while drafting; it reads more ahead of time
+_READ_AHEAD = 256  # most tokens it reads ahead in one step
+_FIRST_REPLY_LENGTH = 200.0  # expected tokens in a reply, until the first reply has ended
+OVERHEAD = 0.005  # maximum fraction of the time to spend on decisions while drafts do not pay off
+_MEASURE_EVERY = 8  # only every eighth skipped step is measured, since learning takes time as well
+_LONGEST_SKIP = 64.0  # steps; if a decision took even longer, the system had interrupted it
 
 
 @dataclass(slots=True)
@@ -54,16 +54,16 @@ class _Step:
     reading: float = 0.0
     deciding: float = 0.0
     skipped: bool = False
-    """Whether no decision about drafts was made."""
+    """Whether the decision about drafts was skipped in this step."""
 
     @property
     def drafting(self) -> float:
-        """Seconds spent by drafters."""
+        """Seconds spent by the drafters."""
         return sum(rounds.seconds for rounds in self.rounds.values())
 
 
 class Speculation:
-    """The drafters of an engine and their use in each step."""
+    """The drafters of an engine and how each step uses them."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Speculation:
         self.sources: frozenset[Source] = frozenset(LONGEST_DRAFT)
         """Sources that may be used."""
         self.lengths: tuple[int, ...] = ()
-        """Tokens drafted per stream in the last step that could draft."""
+        """Number of tokens drafted for each stream in the last step that could draft."""
         self._backend = backend
         self._scheduler = scheduler
         self._model = model
@@ -91,7 +91,7 @@ class Speculation:
         self._read_cost = controller.round_costs["model"] / 8
 
     def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
-        """Measure each drafter's cost per token, relative to the target's `seconds`."""
+        """Measure each drafter's cost per token, relative to the `seconds` that the target takes."""
         self.controller.cost.observe(1, seconds)
         costs = self.controller.round_costs
         if self._head is not None:
@@ -119,7 +119,7 @@ class Speculation:
 
     @property
     def drafts(self) -> bool:
-        """Whether there is a drafter, and its drafts can be rolled back."""
+        """Whether there is a drafter whose drafts can be rolled back."""
         return self._has_drafter and bool(self.sources) and self._backend.rolls_back > 0
 
     @property
@@ -136,13 +136,13 @@ class Speculation:
 
     @property
     def draft_cache(self) -> PrefixCache | None:
-        """The draft model's cache, if there is one."""
+        """The draft model's cache, or None if there is no draft model."""
         return self._model.cache if self._model is not None else None
 
     def draft(self, planned: Planned) -> Planned:
         """Append drafts to the streams in a batch where that pays off.
 
-        Batches with prompts get no drafts: a call with a prompt takes long enough.
+        Batches that contain prompts get no drafts, since these calls already take long enough.
         """
         self._step = None
         too_many = len(planned) > 1 and self._backend.rolls_back_alone
@@ -165,7 +165,7 @@ class Speculation:
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
-        """Return whether a part is the next token of a reply, with no checkpoint due after it."""
+        """Return whether a part is the next token of a reply, with no more checkpoints to take."""
         return part.n_logits == 1 and len(part.tokens) == 1 and not stream.checkpoints
 
     def _max_drafted(self, planned: Planned) -> int:
@@ -180,7 +180,7 @@ class Speculation:
             self._offers(stream, ngram, limit)
             for stream, ngram, limit in zip(streams, ngrams, limits, strict=True)
         ]
-        if self._model is None:  # the draft model may have been dropped a moment ago
+        if self._model is None:  # the draft model may have just been dropped
             offers = [[offer for offer in stream if offer.source != "model"] for stream in offers]
         chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
@@ -196,7 +196,7 @@ class Speculation:
                 drafts[at] = ngram
             elif choice.source != "ngram":
                 drafts[at] = draft = Draft(choice.source)
-                # A confident draft may exceed the chosen length, if there is room for all.
+                # A confident draft may exceed the chosen length if the batch has room for all drafts.
                 longest = min(limits[at], self._longest(choice.source), choice.length + more)
                 pays = partial(self._pays, choice.source, n_beside=n_chosen - choice.length, longest=longest)
                 to_add = partial(pays, self.controller.is_worth_adding)
@@ -220,7 +220,7 @@ class Speculation:
         if self._ngram is None or limit <= 0 or not self._may_draft("ngram", stream):
             return None
         ngram = self._ngram.draft(stream, limit)
-        if ngram is not None:  # nothing follows an end token
+        if ngram is not None:  # nothing is drafted after an end token
             is_end = self._backend.vocabulary.is_end
             ngram.cut(next((n for n, token in enumerate(ngram.tokens, 1) if is_end(token)), limit))
             ngram.cut(next((n for n, token in enumerate(ngram.tokens) if is_media(token)), limit))
@@ -251,7 +251,7 @@ class Speculation:
         return LONGEST_DRAFT[source]
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
-        """Return whether the draft model has read the stream; let it continue reading if worthwhile."""
+        """Return whether the draft model has read the stream. If not, it reads on where worthwhile."""
         if len(stream.tokens) + LONGEST_DRAFT["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
@@ -304,9 +304,10 @@ class Speculation:
         rounds.seconds = time.perf_counter() - began
 
     def _cut_unprofitable(self, drafts: list[Draft | None]) -> None:
-        """Cut drafts to the tokens that are worth verifying.
+        """Cut drafts down to the tokens that are worth verifying.
 
-        Drafts with drawn tokens are not cut: the choice of tokens to verify must not depend on their values.
+        Drafts whose tokens were drawn at random are not cut, since the choice of tokens to verify must not
+        depend on their values.
         """
         for draft in drafts:
             if draft is not None and draft.source != "ngram" and draft.distributions is None:
@@ -329,7 +330,7 @@ class Speculation:
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens), part.n_candidates)
 
     def _drop(self, drafter: RoundDrafter, error: Exception) -> None:
-        """Continue without a broken drafter."""
+        """Stop using a drafter that has failed."""
         if drafter is self._model:
             _LOG.warning("the draft model is no longer used: %s", error)
             self.close()
@@ -339,7 +340,7 @@ class Speculation:
             self._head = None
 
     def stop(self) -> None:
-        """Stop drafting for good, after an internal error."""
+        """Stop drafting permanently, after an internal error."""
         self.sources, self._step = frozenset(), None
 
     @property
@@ -352,7 +353,7 @@ class Speculation:
     # Learning.
 
     def verified(self, stream: Stream, draft: Draft, n_stood: int) -> None:
-        """Learn from a verified draft, whose first `n_stood` tokens were accepted."""
+        """Learn from a verified draft, of which the first `n_stood` tokens were accepted."""
         self.controller.acceptance[draft.source].observe(draft.confidence, n_stood)
         stream.tally.drafted += len(draft.tokens)
         stream.tally.accepted += n_stood
@@ -362,7 +363,7 @@ class Speculation:
                 attempt.n_stood = n_stood
 
     def done(self, streams: Sequence[Stream], n_made: int) -> None:
-        """Learn from the step, which yielded `n_made` tokens."""
+        """Learn from the current step, which yielded `n_made` tokens."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -387,7 +388,7 @@ class Speculation:
             stream.tally.plain_seconds += plain / step.n_streams
 
     def _share(self, taken: float, step: _Step) -> None:
-        """Record each stream's net gain from its draft, after its share of the cost of all drafts."""
+        """Record each stream's net gain from its draft, less its share of the total drafting cost."""
         worth = self.controller.cost.ratio(step.n_streams) / step.n_streams
         n_drafted = sum(max(one.n_drafted, 1) for one in step.attempts)
         for one in step.attempts:
@@ -395,12 +396,12 @@ class Speculation:
             won[one.source] = won.get(one.source, 0.0) + worth * one.n_stood - share
 
     def gave_up(self) -> None:
-        """Forget a step for which there was no room; it is planned again, without drafts for a while."""
+        """Forget a step that did not fit. It is planned again, and drafting is paused for a few steps."""
         self._step = None
         self._to_skip = max(self._to_skip, 16.0)
 
     def ended(self, stream: Stream) -> None:
-        """Learn the length of a finished reply, then forget its stream."""
+        """Learn from the length of a finished reply, then forget its stream."""
         self._reply_length += 0.2 * (min(stream.n_generated, 10 * _FIRST_REPLY_LENGTH) - self._reply_length)
         self.forget(stream)
 
@@ -424,13 +425,13 @@ class Speculation:
 def verify(
     sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, reply_tokens: Sequence[int] = ()
 ) -> list[int]:
-    """Return the next tokens: the accepted drafted tokens, then one from the target.
+    """Return the next tokens: the accepted drafted tokens, followed by one token from the target.
 
     rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted token. reply_tokens: the
-    reply's tokens, if it follows a grammar. Each token is chosen given all previous tokens, so penalties
-    count drafted tokens and grammars continue from them. Drafted tokens drawn from a distribution are subject
-    to rejection sampling; guesses are accepted if the sampler chooses the same token. Raises DecodeFailed or
-    SchemaError.
+    tokens of the reply, if it must follow a grammar. Each token is chosen given all tokens before it, so
+    penalties take drafted tokens into account and grammars continue from them. Drafted tokens that were drawn
+    from a distribution undergo rejection sampling. Guesses are accepted if the sampler chooses the same
+    token. Raises DecodeFailed or SchemaError.
     """
     window = max(sampler.sampling.penalty_window, 0)
     recent, so_far = list(tokens[-window:]) if window else [], list(reply_tokens)
