@@ -1,5 +1,5 @@
-"""The worker process and its supervision by the front end.
+"""The worker process, and how the front end supervises it.
 
-Commands go to the worker through a pipe; events come back. Read `supervisor.py` first (front end), then
-`connection.py` (pipe) and `worker.py` (process).
+Commands are sent to the worker through a pipe, and events are sent back. Read `supervisor.py` first (front
+end), then `connection.py` (pipe) and `worker.py` (process).
 """

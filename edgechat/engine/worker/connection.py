@@ -1,4 +1,4 @@
-"""Connection to a worker process: its pipe, its requests' streams, and the reason it ended."""
+"""Connection to a worker process: its pipe, the streams of its requests, and the reason why it ended."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _LOGS_KEPT = 10
 _LOG_TAIL = 4096
 _CLOSE_SECONDS = 2.0
 _ABORTED = (-6, 3)
-"""Exit codes of an aborted process: SIGABRT, and the code on Windows."""
+"""Exit codes of an aborted process: SIGABRT, and 3 on Windows."""
 _WITHOUT = "The partial answer is kept; the next message loads the model without that worker."
-_SIGKILL = 9  # signal.SIGKILL, which Windows does not have
+_SIGKILL = 9  # signal.SIGKILL, which does not exist on Windows
 _LAST_EVENTS = (types.Finished, types.Failed, types.Embedded, types.Translated)
 
 
 class _EventQueue(asyncio.Queue[WorkerEvent | None]):
-    """A request's events; None marks the end of the worker."""
+    """A request's events. None means that the worker has ended."""
 
     finished = False
     """Whether the last event has been received."""
@@ -56,7 +56,7 @@ class _EventQueue(asyncio.Queue[WorkerEvent | None]):
 
 
 class WorkerConnection:
-    """One worker process, from its start to its end."""
+    """A connection to one worker process, from its start to its end."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class WorkerConnection:
         self._servers: tuple[str, ...] = ()
         self._cancelled: set[str] = set()
         self.log = log
-        """Log of the process's stderr; None if it cannot be written."""
+        """Log file for the process's stderr; None if no log could be created."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, _EventQueue] = {}
@@ -84,7 +84,7 @@ class WorkerConnection:
 
     @classmethod
     async def spawn(cls, on_end: Callable[[WorkerConnection], None]) -> WorkerConnection:
-        """Start the process, with its stderr in a new log file."""
+        """Start the process, logging its stderr to a new file."""
         log, handle = open_log()
         try:
             process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(handle))
@@ -101,13 +101,13 @@ class WorkerConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether events may still arrive."""
+        """Whether more events may arrive."""
         return not self._reader.done()
 
     async def load(
         self, plan: LoadPlan, cache_policy: types.CachePolicy, on_progress: Callable[[float], None] | None
     ) -> types.ModelInfo:
-        """Load the model and wait for it. Raises EngineClosed if `close` ends the load."""
+        """Load the model and wait until it is ready. Raises EngineClosed if `close` stops the load."""
         self._servers = plan.rpc
         self.send(messages.Load(plan, cache_policy))
         while True:
@@ -142,7 +142,7 @@ class WorkerConnection:
                         raise await self._crashed("during an answer")
 
     async def ask(self, request: types.Embed | types.Translate, answer: type[_Answer]) -> _Answer | None:
-        """Send a request and return its answer; None if it was cancelled or the worker closed."""
+        """Send a request and return its answer, or None if it was cancelled or the worker was closed."""
         with self._events(request.request_id, request) as events:
             event = await events.get()
             if isinstance(event, types.Failed):
@@ -156,8 +156,8 @@ class WorkerConnection:
 
     @contextlib.contextmanager
     def _events(self, request_id: str, command: messages.Command) -> Iterator[_EventQueue]:
-        """Send a request and yield its event queue; cancel the request if the context is left early."""
-        self.send(command)  # first: a request that is too long need not be cancelled
+        """Send a request and yield its event queue. Leaving the context early cancels the request."""
+        self.send(command)  # sent first, since a request that is too long need not be cancelled
         events = self._streams[request_id] = _EventQueue()
         if not self.alive:
             events.put_nowait(None)
@@ -177,9 +177,9 @@ class WorkerConnection:
             await asyncio.wait_for(persisted.wait(), seconds)
 
     async def inspect(self, chat: str | None, seconds: float) -> Snapshot | None:
-        """Return a snapshot of the engine; None if it dies or does not answer within `seconds`.
+        """Return a snapshot of the engine, or None if it dies or does not respond within `seconds`.
 
-        A request for a snapshot is not sent again while it is pending.
+        While a request for the same snapshot is pending, it is not sent again.
         """
         if not self.alive:
             return None
@@ -192,7 +192,7 @@ class WorkerConnection:
         return answer.result() if done else None
 
     def send(self, command: messages.Command) -> None:
-        """Write a command; the reader notices a broken pipe. Raises PromptTooLong."""
+        """Write a command. If the pipe is broken, the reader will notice. Raises PromptTooLong."""
         assert self._process.stdin is not None
         payload = self._encoder.encode(command)
         try:
@@ -207,7 +207,7 @@ class WorkerConnection:
             self._process.stdin.write(frame)
 
     async def _read(self) -> None:
-        """Put each event into its request's queue, and None into all queues when the worker ends."""
+        """Put each event into its request's queue. When the worker ends, put None into every queue."""
         assert self._process.stdout is not None
         decoder = msgspec.msgpack.Decoder(list[WorkerEvent])
         try:
@@ -237,7 +237,7 @@ class WorkerConnection:
         if isinstance(event, Inspected):
             self._inspections.popleft()[1].set_result(
                 event.snapshot
-            )  # answers come in the order of the questions
+            )  # answers arrive in the order of the requests
             return
         request_id = getattr(event, "request_id", None)
         if (stream := self._streams.get(request_id)) is not None:
@@ -251,7 +251,7 @@ class WorkerConnection:
         if self._garbled:
             reason = "it sent an invalid message, and was stopped"
         _LOG.error("engine process %d died %s (%s)", self._process.pid, when, reason)
-        # llama.cpp aborts if it loses an RPC server.
+        # llama.cpp aborts when it loses an RPC server.
         lost = await asyncio.to_thread(why_lost, self._servers, wait=code in _ABORTED)
         if lost:
             return RemoteWorkerLost(f"The model stopped {when}. {lost}", hint=_WITHOUT)
@@ -262,7 +262,7 @@ class WorkerConnection:
         )
 
     async def close(self) -> None:
-        """Close the pipe, which ends the worker; kill it if it does not end. May be called repeatedly."""
+        """Close the pipe so that the worker exits, and kill it if it does not. May be called repeatedly."""
         self._closing = True
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -272,7 +272,7 @@ class WorkerConnection:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        # A surviving child of the worker would keep the pipe open.
+        # A surviving child process of the worker would keep the pipe open.
         await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)
         self._reader.cancel()
         await asyncio.wait([self._reader])
@@ -282,12 +282,12 @@ class WorkerConnection:
 
 
 def closed() -> EngineClosed:
-    """Return the error for a load that was stopped on purpose."""
+    """Return the error for a load that was stopped intentionally."""
     return EngineClosed("The engine was closed before the model was loaded.", hint="Start it again.")
 
 
 def _explain_exit(code: int) -> tuple[str, str]:
-    """Return how a process ended, and a hint."""
+    """Return how a process ended, and a hint for the user."""
     again = "The next message starts it again; the partial answer is kept."
     if code >= 0:
         return f"exit code {code}", again
@@ -300,7 +300,7 @@ def _explain_exit(code: int) -> tuple[str, str]:
 
 
 def open_log() -> tuple[Path | None, int]:
-    """Open a new log in the log folder, else in this process's temporary folder, else nowhere (None)."""
+    """Open a new log in the log folder, or else in a temporary folder. If neither works, discard the log."""
     for folder in (paths.log_dir, lambda: Path(_temporary_folder().name)):
         with contextlib.suppress(OSError, FolderError):
             log = _new_log(folder())
@@ -314,10 +314,10 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _new_log(folder: Path) -> Path:
-    """Return the path for a new log, and delete the oldest logs."""
+    """Return the path for a new log after deleting the oldest logs."""
     for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
         writer = old.stem.rsplit("-", 1)[-1]
-        # Keep logs in use: another app's worker may still write to them.
+        # Keep logs that are in use: another app's worker may still be writing to them.
         with contextlib.suppress(OSError):
             if not (writer.isdigit() and psutil.pid_exists(int(writer))):
                 old.unlink()
@@ -326,7 +326,7 @@ def _new_log(folder: Path) -> Path:
 
 
 def tail(log: Path | None, n_bytes: int = _LOG_TAIL) -> str:
-    """Return the end of a log, with only printable characters; '' if it is None or cannot be read."""
+    """Return the end of a log, printable characters only; '' if there is no log or it cannot be read."""
     if log is None:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""Embedding engine: computes vectors for texts, or scores with a reranking model.
+"""Embedding engine: computes vectors for texts, or scores if the model is a reranker.
 
-Each step computes a batch of texts from all requests. Each call begins with the texts of a different request,
-so that a request with many texts does not keep others waiting.
+Each step computes one batch, with texts from all requests if they fit. A different request goes first in each
+batch, so that a request with many texts does not keep others waiting.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from edgechat.planner.plan import LoadPlan
 if TYPE_CHECKING:
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
-_BATCH = 512  # maximum tokens of several texts in one call, because it cannot be interrupted
-_LARGEST = 48 << 20  # maximum bytes of an answer, because it must fit into one message
-_CUT = 16  # characters per token kept when a text is truncated; nearly all tokens have fewer
+_BATCH = 512  # maximum tokens if a call has several texts, because it cannot be interrupted
+_LARGEST = 48 << 20  # maximum size of an answer in bytes, because it must fit into one message
+_CUT = 16  # characters kept per token when a text is truncated; nearly all tokens are shorter
 _NO_DRAFTS = "It is an embedding model."
 _DOCUMENT = "{document}"
 _ANOTHER = "Look for another file of the same model: this one was converted by an old or unusual program."
@@ -45,14 +45,14 @@ _PAIR = "A document, with the query,"
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A request in progress."""
+    """A request that is being processed."""
 
     id: str
     texts: deque[str | tuple[int, ...]]
     cut: bool = False
     query: str | None = None
     tokens: list[int] = field(default_factory=list)
-    """Tokens of the next text; empty until it is tokenized."""
+    """Tokens of the next text; empty until it has been tokenized."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: int = 0
 
@@ -61,7 +61,7 @@ class EmbeddingEngine:
     """Serves many requests with one embedding model. Not thread-safe: call all methods from one thread."""
 
     def __init__(self, embedder: LlamaCppEmbedder) -> None:
-        """Raises LoadFailed for a reranking model that cannot be used."""
+        """Raises LoadFailed if the model is a reranker that cannot be used."""
         self.vocabulary = embedder.vocabulary
         self._embedder = embedder
         self._pairs = PairPrompt(embedder.vocabulary, embedder.rerank_template)
@@ -98,7 +98,7 @@ class EmbeddingEngine:
         return [types.Finished.cancelled(job.id, job.n_tokens)]
 
     def step(self) -> list[Event]:
-        """Make one call and return its events; [] if there is nothing to do."""
+        """Compute one batch and return the resulting events, or [] if there is nothing to do."""
         events: list[Event] = []
         batch = list(self._next_batch(events))
         if not batch:
@@ -121,7 +121,7 @@ class EmbeddingEngine:
         return events
 
     def _next_batch(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
-        """Yield the texts for the next call; requests with invalid texts fail."""
+        """Yield each text's job and tokens for the next call. A job fails if one of its texts is invalid."""
         left = min(self._embedder.n_batch, _BATCH)
         n = 0
         for job in list(self._jobs):
@@ -184,7 +184,7 @@ class EmbeddingEngine:
         return Failed(job.id, ErrorInfo.of(error))
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot without a cache or drafts."""
+        """Return a snapshot that shows no cache and no drafts."""
         work = SchedulerState(
             running=min(len(self._jobs), self._embedder.n_seq_max),
             waiting=max(0, len(self._jobs) - self._embedder.n_seq_max),
@@ -207,7 +207,7 @@ class EmbeddingEngine:
         )
 
     def warm_up(self) -> None:
-        """Compute one token to page in the weights."""
+        """Compute one token so that the weights are paged in."""
         self._embedder.embed([[0]])
 
     def close(self) -> None:
@@ -222,22 +222,22 @@ def _too_long(tokens: str, longest: int, what: str = "A text") -> PromptTooLong:
 
 
 class PairVocabulary(Vocabulary, Protocol):
-    """A vocabulary that joins two texts."""
+    """A vocabulary that can join two texts."""
 
     def around_pair(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the token ids before, between and after the texts."""
+        """Return the token ids that go before, between and after the two texts."""
 
 
 class PairPrompt:
     """Tokenizes pairs of a query and a document."""
 
     def __init__(self, vocabulary: PairVocabulary, template: str | None) -> None:
-        """template: from the model's file, with '{query}' and '{document}'."""
+        """template: read from the model's file, with '{query}' and '{document}' as placeholders."""
         self._vocabulary, self._template = vocabulary, template
         self._control = ControlTokens(vocabulary)
 
     def check(self) -> None:
-        """Raise LoadFailed if nothing would separate query and document: scores would be meaningless."""
+        """Raise LoadFailed if nothing separates query and document, as scores would be meaningless."""
         if self._template is None and not self._vocabulary.around_pair()[1]:
             raise LoadFailed(
                 "The model's file has neither a template for reranking nor a token between two texts.",
@@ -250,7 +250,7 @@ class PairPrompt:
             )
 
     def tokens(self, query: str, document: str) -> list[int]:
-        """Return a pair's token ids."""
+        """Return the token ids of a pair."""
         if self._template is None:
             before, between, behind = self._vocabulary.around_pair()
             return [*before, *self._plain(query), *between, *self._plain(document), *behind]
@@ -258,9 +258,9 @@ class PairPrompt:
         return self._control.tokens(_PLACES.sub(lambda place: texts[place[1]], self._template), bos=False)
 
     def beginning(self, query: str, document: str, longest: int) -> list[int]:
-        """Return a pair's token ids, leaving out the end of the document if there are more than `longest`.
+        """Return the token ids of a pair, shortening the document if there would be more than `longest`.
 
-        The query takes up to a quarter. If the template itself is too long, it is truncated.
+        The query may take up to a quarter of them. If the template alone is too long, it is truncated.
         """
         asked = self._plain(query)
         if len(asked) > (most := longest // 4):
@@ -282,7 +282,7 @@ class PairPrompt:
 
 def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, types.ModelInfo]:
     """Load the model as planned, reporting progress, and warm it up."""
-    # Imported here, since it loads the native library.
+    # Imported here because this loads the native library.
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
     began = time.perf_counter()
@@ -311,7 +311,7 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
 
 
 def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
-    """Execute a command and return its immediate events."""
+    """Execute a command and return any immediate events."""
     match command:
         case Embed():
             return engine.submit(command)
@@ -320,7 +320,7 @@ def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
         case messages.Inspect():
             return [Inspected(engine.snapshot())]
         case messages.Persist(chat):
-            return [types.Persisted(chat)]  # nothing to save
+            return [types.Persisted(chat)]  # there is nothing to save
         case types.Translate(request_id, types.ChatRequest()):
             return [Failed(request_id, ErrorInfo.of(cannot_chat()))]
         case types.Translate():

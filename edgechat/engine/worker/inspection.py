@@ -1,4 +1,4 @@
-"""Inspection: takes snapshots of an engine between two steps, without any bookkeeping in advance."""
+"""Inspection: takes snapshots of an engine between steps, without any bookkeeping in advance."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from edgechat.engine.speculative.estimates import Acceptance
 from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.types import ChatRequest, Message, Usage
 
-_ROWS = (1, 2, 4, 8, 16)  # the n for which a snapshot has the cost C(n)
-_AROUND = 512  # bytes that a template may put before and around a message
-_CLOSING = 3  # the token that closes a message is among this many after it
+_ROWS = (1, 2, 4, 8, 16)  # values of n for which a snapshot includes the cost C(n)
+_AROUND = 512  # maximum bytes that a template may add before and around a message
+_CLOSING = 3  # the token that closes a message is one of this many tokens after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class _Pinned:
     first: tuple[Message, ...]
     """Messages that can be pinned."""
     length: int
-    """Length of the slot when it was searched for them."""
+    """Length of the slot when these tokens were last searched for."""
     tokens: list[int]
 
 
@@ -48,7 +48,7 @@ class Inspectable(Protocol):
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests that the scheduler does not know yet."""
+        """Number of requests that have not reached the scheduler yet."""
 
 
 class Inspector:
@@ -60,7 +60,7 @@ class Inspector:
         self._pinned: dict[str, _Pinned] = {}
 
     def inspect(self, chat: str | None = None) -> snapshot.Snapshot:
-        """Return a snapshot that shows the cache of `chat` (None: of the most recently answered chat)."""
+        """Return a snapshot that shows the cache of `chat` (None: the most recently answered chat)."""
         engine = self._engine
         draft = engine.speculation.draft_cache
         return snapshot.Snapshot(
@@ -93,7 +93,7 @@ class Inspector:
         )
 
     def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
-        """Return where pinned tokens end in each node that has any, by the node's id."""
+        """Return the end of the pinned tokens in each node that has any, keyed by the node's id."""
         ends: dict[int, int] = {}
         requests = dict(self._engine.chat_cache.chats)
         for sequence in self._engine.scheduler.running:
@@ -112,7 +112,7 @@ class Inspector:
         return ends
 
     def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
-        """Return the number of pinned tokens in a chat's slot, which is searched once per chat."""
+        """Return the number of pinned tokens in a chat's slot. Slots are searched once per chat."""
         assert slot.chat is not None
         pinned = self._pinned.get(slot.chat)
         first = first_turn(request.messages)
@@ -173,7 +173,7 @@ class Inspector:
 
 
 def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages that can be pinned; the first turn only once there is a second turn."""
+    """Return the messages that can be pinned. The first turn is only included once there is a second."""
     turns = turns_of([message.role for message in messages])
     if not turns:
         return messages
@@ -183,7 +183,7 @@ def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary, cells: int) -> int:
     """Return the number of tokens in a slot that stay when the window moves; see `window_of`.
 
-    They are found by their text, which may be missing: a template may move the system prompt.
+    They are found by their text. This can fail, for example because a template moves the system prompt.
     """
     first = first_turn(messages)
     end = _end_of(slot, first, vocabulary)
@@ -193,7 +193,7 @@ def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary
 
 
 def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -> int:
-    """Return the number of tokens in a slot up to the end of the last message; 0 if it is not found."""
+    """Return how many tokens a slot has up to the end of the last message, or 0 if it is not found."""
     if not messages:
         return 0
     sizes = [len(message.content.strip().encode()) for message in messages]
@@ -212,12 +212,12 @@ def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -
     if at < 0:
         return 0
     end = bisect_left(ends, at + sizes[-1]) + 1
-    # The control token that closes the message belongs to it.
+    # The control token that closes a message counts as part of it.
     return next((closing for closing in controls if end < closing <= end + _CLOSING), end)
 
 
 def _tokens(slot: Slot, stop: int) -> Iterator[int]:
-    """Yield a slot's first `stop` tokens."""
+    """Yield the first `stop` tokens in a slot."""
     every = (token for node in slot.path for token in node.tokens)
     return itertools.islice(every, stop)
 
@@ -231,14 +231,14 @@ def _starts_with(slot: Slot, tokens: list[int]) -> bool:
 
 
 def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[snapshot.Run]:
-    """Yield the runs of all nodes; a slot's runs are consecutive."""
+    """Yield the runs of all nodes, slot by slot."""
     paths = [(slot, slot.path) for slot in cache.slots]
     owners: dict[int, set[str | int]] = {}
     own: set[int] = set()
     for slot, path in paths:
         is_own = slot.busy or (slot.chat is not None and slot.chat == chat)
         for node in path:
-            # Earlier versions of a chat are slots, too, and do not count as shared.
+            # A chat's earlier versions also have slots, but what they share with it does not count as shared.
             owners.setdefault(id(node), set()).add(slot.id if slot.chat is None else slot.chat)
             if is_own:
                 own.add(id(node))
@@ -258,7 +258,7 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
 
 
 def merge_small_runs(runs: list[snapshot.Run], most: int = snapshot.MOST_RUNS) -> list[snapshot.Run]:
-    """Return at most `most` runs: the smallest of each kind are merged and come last."""
+    """Return at most `most` runs. If there are more, the smallest of each kind are merged and come last."""
     if len(runs) <= most:
         return runs
     by_size = sorted(range(len(runs)), key=lambda at: runs[at].length, reverse=True)

@@ -1,4 +1,4 @@
-"""Load report: compares actual memory use and speed with the plan, and records them for the next plan."""
+"""Load report: compares actual memory use and speed with the plan, and records both for future plans."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_PROMPT, _REPLY = 128, 16  # tokens; shorter prompts and replies say little about speed
-_LEAST = 0.004  # seconds per token; below that, the cost of calls dominates, not the speed of memory
-_HOT = 0.25  # weight of a run on an overheated processor, which may be temporary
+_PROMPT, _REPLY = 128, 16  # minimum tokens; shorter prompts and replies say little about speed
+_LEAST = 0.004  # seconds per token; below this, call overhead matters more than memory speed
+_HOT = 0.25  # weight of a run on an overheated processor, which may be a temporary problem
 _TOLERANCE, _TOLERATED = 0.02, 32 * 2**20
-"""As a share of the buffer and in bytes: deviations below the larger of the two are ignored."""
+"""A fraction of the buffer and a number of bytes. Deviations up to the larger of the two are ignored."""
 
 
 class LoadReport:
-    """Learns from one load."""
+    """Learns from one load of a model."""
 
     def __init__(self, plan: LoadPlan, save: Callable[[], None] = lambda: None) -> None:
         """save: called at the end of each request to save other estimates."""
@@ -40,7 +40,7 @@ class LoadReport:
         self._reply_sample: LoadSample | None = None
 
     def before_step(self, n_running: int) -> None:
-        """Sample the machine's load before a request's first step."""
+        """Sample the machine's load before the first step of a request."""
         if n_running and self._request_sample is None:
             self._request_sample = moment()
 
@@ -49,8 +49,8 @@ class LoadReport:
     ) -> tuple[Difference, ...]:
         """Compare allocated buffers with the plan, and record how much other memory the process uses.
 
-        touched: bytes of its buffers that the process has written to; 0 if unknown. anonymous: bytes of its
-        memory that are not mapped from files; None if unknown.
+        touched: how many bytes of its buffers the process has written to; 0 if unknown. anonymous: how many
+        bytes of its memory are not mapped from files; None if unknown.
         """
         if self._plan.where is not None and anonymous is not None and touched:
             program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
@@ -63,9 +63,9 @@ class LoadReport:
         return changed
 
     def learn_from(self, events: Iterable[Event], n_running: int, beside: int = 0) -> None:
-        """Learn from finished requests, but speeds only from those that ran alone on an idle machine.
+        """Learn from finished requests. Speeds only count if a request ran alone on an idle machine.
 
-        beside: cached tokens of other running requests.
+        beside: number of cached tokens held by other running requests.
         """
         self._shared = self._shared or n_running > 1
         for event in events:
@@ -79,7 +79,7 @@ class LoadReport:
             self._request_sample = self._reply_sample = None
 
     def _disturbances(self) -> tuple[Disturbance | None, Disturbance | None]:
-        """Return what slowed down prefill and decoding of the last reply."""
+        """Return what slowed down the prefill and the decoding of the last reply."""
         if self._request_sample is None or self._reply_sample is None:
             return "busy", "busy"
         reading = disturbance(self._request_sample, self._reply_sample, self._threads)
@@ -114,7 +114,7 @@ class LoadReport:
 
 
 def anonymous_memory() -> int | None:
-    """Return the bytes of this process's memory that are not mapped from files; None except on Linux."""
+    """Return how much of this process's memory, in bytes, is not mapped from files; None if not on Linux."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -139,10 +139,10 @@ def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[
 
 
 def _by_name(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
-    """Return buffers by name, with all weights in RAM under 'CPU'.
+    """Return the buffers keyed by name, counting all weights in RAM under 'CPU'.
 
-    In the dry run, weights that stay in RAM are pinned for a GPU (CUDA_Host); in the real load, they are
-    mapped (CPU).
+    In the dry run, weights that stay in RAM are in memory pinned for a GPU (CUDA_Host). In the real load,
+    they are memory-mapped (CPU).
     """
     found = {buffer.name: buffer for buffer in buffers}
     for buffer in buffers:

@@ -34,7 +34,7 @@ from edgechat.planner.plan import LoadPlan
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Load the model; the first command, sent once."""
+    """Load the model. This is the first command and is only sent once."""
 
     plan: LoadPlan
     cache_policy: CachePolicy = CachePolicy()
@@ -47,25 +47,25 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Cancel a request within one decode call; its cache stays valid."""
+    """Cancel a request within one decode call. Its cache stays valid."""
 
     request_id: str
 
 
 class Persist(msgspec.Struct, frozen=True, tag=True):
-    """Save a closed chat's state (None: every chat's) to disk, if worthwhile."""
+    """Save a closed chat's state (None: every chat's) to disk if that is worthwhile."""
 
     chat: str | None = None
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Delete a chat's cache, in memory and on disk."""
+    """Delete a chat's cached state from memory and disk."""
 
     chat: str
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Take a snapshot between two steps that shows the cache of `chat` (None: the last answered chat)."""
+    """Take a snapshot between two steps, showing the cache of `chat` (None: the last chat answered)."""
 
     chat: str | None = None
 
@@ -74,7 +74,7 @@ Command = Load | Generate | Cancel | Persist | Forget | Inspect | Embed | Transl
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """Progress of a load, from 0 to 1."""
+    """Progress of loading the model, from 0 to 1."""
 
     progress: float
 
@@ -86,7 +86,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inspected(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Inspect; None after an internal error."""
+    """Answer to Inspect. The snapshot is None after an internal error."""
 
     snapshot: Snapshot | None
 

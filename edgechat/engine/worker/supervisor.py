@@ -1,7 +1,8 @@
-"""Supervisor of a worker process: starts it, streams from it and survives its death.
+"""Supervises a worker process: starts it, streams from it and survives its crashes.
 
-An EngineSupervisor represents one model. The first request starts its worker, which is ended after it has
-been idle for a while, to free all memory. The next request starts a new worker, even after a crash.
+An EngineSupervisor represents one model. The first request starts its worker. Once the worker has been idle
+for a while, it is stopped to free all of its memory. The next request starts a new worker, even after a
+crash.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -48,14 +49,14 @@ from edgechat.planner.fallback import is_short, plan_reload, refit, replan_for_m
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
-_PERSIST_SECONDS = 10.0  # maximum seconds to save chat states
-INSPECT_SECONDS = 5.0  # maximum seconds for a snapshot, which waits for a step
+_PERSIST_SECONDS = 10.0  # maximum seconds to wait for chat states to be saved
+INSPECT_SECONDS = 5.0  # maximum seconds to wait for a snapshot, which is taken between steps
 
 
 class EngineSupervisor(BaseEngine):
-    """An `Engine` in a worker process.
+    """An `Engine` that runs in a worker process.
 
-    A request that has killed its worker twice raises RequestRefused.
+    A request that has already killed its worker twice raises RequestRefused.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class EngineSupervisor(BaseEngine):
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
-        """idle_seconds: 0 never ends an idle worker. on_note: called with notes on changes to the plan.
+        """idle_seconds: 0 keeps idle workers running. on_note: called with notes on changes to the plan.
 
-        replan: makes a new plan for a later load, if more memory is free then; called in a thread.
+        replan: makes a new plan if more memory is free at a later load. Called in a thread.
         """
         super().__init__(idle_seconds, on_state, on_note)
         self._requested = self._plan = self._loaded_plan = plan
@@ -78,7 +79,7 @@ class EngineSupervisor(BaseEngine):
         self._cache_policy = cache_policy
         self._worker: WorkerConnection | None = None
         self._ending: asyncio.Task[None] | None = None
-        """Ends the previous worker, even if the task that awaited this was cancelled."""
+        """Closes the previous worker, even if the task waiting for this has been cancelled."""
         self._log: Path | None = None
         self._loading: set[str] = set()
         self._cancelled: set[str] = set()
@@ -113,7 +114,8 @@ class EngineSupervisor(BaseEngine):
             if worker is None:
                 yield Finished.cancelled(request.id)
                 return
-            # Otherwise only the garbage collector would close, and so cancel, an abandoned generator.
+            # Otherwise, an abandoned generator would only be closed, and its request cancelled, by the
+            # garbage collector.
             async with contextlib.aclosing(worker.stream(request)) as events:
                 async for event in events:
                     yield event
@@ -173,7 +175,7 @@ class EngineSupervisor(BaseEngine):
         async with self._lock:
             if not self._n_users:
                 await self.persist()
-            if not self._n_users:  # there is still no user
+            if not self._n_users:  # still no users
                 await self._end_worker()
 
     @property
@@ -191,7 +193,7 @@ class EngineSupervisor(BaseEngine):
         self._closed = True
         self._stop_timer()
         if self._worker is not None:
-            await self._worker.close()  # which ends a load in progress
+            await self._worker.close()  # this also stops a load in progress
         async with self._lock:
             await self._end_worker()
 
@@ -199,7 +201,7 @@ class EngineSupervisor(BaseEngine):
     async def _worker_for(
         self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> AsyncIterator[WorkerConnection | None]:
-        """Yield the worker for a request, or None if it was cancelled; count the crashes it causes."""
+        """Yield the worker for a request (None if it was cancelled), and count the crashes it causes."""
         if self._crashes[digest] >= _CRASHES_ALLOWED:
             raise RequestRefused(
                 f"This message has crashed the engine {self._crashes[digest]} times and is refused.",
@@ -217,7 +219,7 @@ class EngineSupervisor(BaseEngine):
                 raise
 
     async def _is_to_blame(self, request_id: str, worker: WorkerConnection) -> bool:
-        """Return True if a request probably killed its worker."""
+        """Return True if the request probably killed its worker."""
         if worker.victims != {request_id}:  # any of the requests may be to blame
             return False
         return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._loaded_plan))
@@ -225,13 +227,13 @@ class EngineSupervisor(BaseEngine):
     async def _ready_for(
         self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> WorkerConnection | None:
-        """Return the worker; None if the request was cancelled during the load."""
+        """Return the worker, or None if the request was cancelled while the model was loading."""
         self._loading.add(request_id)
         try:
             worker = await self._ready(on_progress, may_load=may_load)
             return None if request_id in self._cancelled else worker
         except EngineError:
-            if self._closed:  # closing ended the load and the request
+            if self._closed:  # closing stopped both the load and the request
                 return None
             raise
         finally:
@@ -270,7 +272,7 @@ class EngineSupervisor(BaseEngine):
             return self._worker
 
     def _refitted_plan(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Fit the requested plan to the free memory; return it with notes on the changes."""
+        """Fit the requested plan to the free memory. Returns it with notes on what has changed."""
         lost = why_lost(self._requested.rpc)
         if self._replan is not None:
             self._requested = replan_for_more(self._requested, self._replan)
@@ -278,7 +280,7 @@ class EngineSupervisor(BaseEngine):
         return plan, (f"{lost} The model is loaded without it.", *notes) if lost else notes
 
     def _next_plan(self) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Return the next plan after a load ran out of memory or lost a remote worker."""
+        """Return the plan to try after a load ran out of memory or lost a remote worker."""
         if why_lost(self._loaded_plan.rpc):
             return self._refitted_plan(killed=False)
         return refit(self._loaded_plan, failed=True)
@@ -286,7 +288,9 @@ class EngineSupervisor(BaseEngine):
     async def _load(
         self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None
     ) -> bool:
-        """Load as planned; return False if memory was not enough after all or a remote worker was lost."""
+        """Load as planned. Returns False if there was too little memory after all or a remote worker was
+        lost.
+        """
         self._plan = self._loaded_plan = plan
         for note in notes:
             self._on_note(note)
@@ -307,7 +311,7 @@ class EngineSupervisor(BaseEngine):
         return True
 
     async def _end_worker(self) -> None:
-        """End the worker, if any, even if this task is cancelled."""
+        """Stop the worker, if there is one, even if this task is cancelled."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._ending = asyncio.ensure_future(worker.close())
@@ -324,5 +328,5 @@ class EngineSupervisor(BaseEngine):
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:
-    """Return a digest that identifies repeated requests; the request's id must be empty."""
+    """Return a digest that identifies repeats of a request, whose id must be empty."""
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

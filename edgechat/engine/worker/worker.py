@@ -1,7 +1,7 @@
 """Worker process: runs the engine's loop between a command pipe and an event pipe.
 
-It ends with its parent: however the parent died, the thread that reads commands sees the end of the file and
-ends the process at once, whatever native code is doing.
+It exits when its parent does. However the parent died, the thread that reads commands sees the end of the
+file and exits the process at once, no matter what native code is doing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.05
-_DISK_PAUSE = 0.002  # seconds between two checks for background work, when otherwise idle
+_DISK_PAUSE = 0.002  # seconds between checks for background work while otherwise idle
 
 OpenBackend = Callable[[LoadPlan, Callable[[float], None] | None], Backend]
 
@@ -65,7 +65,7 @@ class Pipe:
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
         self.interruption: Interruption | None = None
-        """Interrupts a backend call for commands that cannot wait."""
+        """Interrupts a backend call when a command cannot wait."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._first: Command | None = None
         self._incoming = incoming
@@ -83,7 +83,7 @@ class Pipe:
                     self.interruption.interrupt()
         except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
             _LOG.error("the pipe to the front end broke: %s", error)
-        # Not sys.exit: a native call may take long, and nobody needs its result.
+        # Not sys.exit: a native call may take a long time, and nobody needs its result.
         os._exit(0)
 
     def first(self) -> Command:
@@ -93,7 +93,7 @@ class Pipe:
     def wait(self, pause: float | None) -> None:
         """Wait up to `pause` seconds (None: forever) for a command, then clear the interrupt.
 
-        In this order, interrupts for later commands are not lost, and those for received commands are
+        Because of this order, interrupts for later commands are kept, and those for received commands are
         cleared.
         """
         if pause != 0:
@@ -112,7 +112,7 @@ class Pipe:
                 yield self._commands.get_nowait()
 
     def send(self, events: Sequence[WorkerEvent]) -> None:
-        """Write events as one message; the process ends if the parent is gone."""
+        """Write events as one message. Exits the process if the parent is gone."""
         if not events:
             return
         try:
@@ -125,7 +125,7 @@ class Pipe:
             os._exit(0)
 
     def _encodable(self, event: WorkerEvent) -> WorkerEvent:
-        """Return the event, or the failure of its request if it cannot be encoded."""
+        """Return the event, or a failure for its request if the event cannot be encoded."""
         try:
             self._encoder.encode(event)
         except Exception as error:
@@ -134,8 +134,8 @@ class Pipe:
 
 
 def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backend:
-    """Load a plan's model on the plan's backend, reporting progress (0 to 1)."""
-    # Imported here: each backend has its own native library, and only one is needed.
+    """Load a plan's model with the plan's backend, reporting progress from 0 to 1."""
+    # Imported here because each backend has its own native library, and only one is needed.
     if plan.backend == "mlx":
         if mlx.missing():
             from edgechat.planner.candidates import without_mlx
@@ -236,7 +236,7 @@ def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callabl
 
 
 def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
-    """Run an embedding engine's loop; see `serve`."""
+    """Run the loop of an embedding engine; see `serve`."""
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
@@ -245,7 +245,7 @@ def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
 
 
 def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
-    """Run the loop: step while there is work, else wait for commands."""
+    """Run the engine's loop: step while there is work, otherwise wait for commands."""
     inspector = Inspector(engine)
     pipe.interruption = engine.backend.interruption
     while True:
@@ -267,7 +267,7 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
 def _handle_safely(
     handle: Callable[[Command], Sequence[WorkerEvent]], command: Command
 ) -> Sequence[WorkerEvent]:
-    """Execute a command; an internal error only fails its request."""
+    """Execute a command. An internal error only makes its request fail."""
     try:
         return handle(command)
     except Exception as error:
@@ -304,7 +304,7 @@ def _handle(engine: EngineCore, inspector: Inspector, command: Command) -> Seque
 
 
 def main(open_backend: OpenBackend = open_backend) -> None:
-    """Run until the parent exits. open_backend: loads a plan's model and its draft model."""
+    """Run until the parent exits. open_backend: loads the plan's model and its draft model."""
     incoming, outgoing = spawn.adopt_pipe()
     logs.to_stderr()
     faulthandler.enable()
@@ -325,7 +325,7 @@ def main(open_backend: OpenBackend = open_backend) -> None:
 
 
 def _load_first(first: messages.Load, pipe: Pipe, open_backend: OpenBackend) -> Callable[[], None]:
-    """Load the model and report it; return the loop to run. Raises EdgechatError."""
+    """Load the model, report that it is loaded, and return the loop to run. Raises EdgechatError."""
     if first.plan.embeddings:
         embedding, model = embeddings.load(first.plan, _progress_reporter(pipe.send))
         pipe.send([Loaded(model)])
