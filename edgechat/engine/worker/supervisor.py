@@ -288,9 +288,7 @@ class EngineSupervisor(BaseEngine):
     async def _load(
         self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None
     ) -> bool:
-        """Load as planned. Returns False if there was too little memory after all or a remote worker was
-        lost.
-        """
+        """Load as planned. Returns False if memory ran out after all or a remote worker was lost."""
         self._plan = self._loaded_plan = plan
         for note in notes:
             self._on_note(note)
