@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgechat.base.errors import EngineCrashed, RemoteFailed, RemoteUnreachable
+from edgechat.base.process.spawn import free_port
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
-from edgechat.engine.remote.started import _free_port
 from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.models.remote.model import HostedModel
 from edgechat.planner.plan import LoadPlan
@@ -32,7 +32,7 @@ HERE = ("--host", "127.0.0.1")
 def farm():
     """Start them; return the router's URL, and the engines."""
     _, file = models(Path(FOLDER, "models"))
-    *ports, own, metrics = [str(_free_port()) for _ in range(4)]
+    *ports, own, metrics = [str(free_port()) for _ in range(4)]
     commands = [[LLAMA, "-m", file, *HERE, "--port", port, "-c", "2048"] for port in ports]
     route = [router(Path(FOLDER, "router")), "launch", *HERE, "--port", own, "--prometheus-port", metrics]
     route += ["--prometheus-host", "127.0.0.1", "--health-check-interval-secs", "1"]

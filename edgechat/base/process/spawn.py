@@ -78,6 +78,14 @@ _NEEDED_ON_WINDOWS = (
 )
 
 
+def free_port(port: int = 0) -> int:
+    """Return a loopback port for a child to listen on. port: only this one. Raises OSError if it is taken."""
+    import socket  # not needed by `edgechat --version`
+
+    with socket.create_server(("127.0.0.1", port)) as server:
+        return int(server.getsockname()[1])
+
+
 def needed_environment(*more: str) -> dict[str, str]:
     """Return the environment variables that every program gets, plus those named in `more` that are set."""
     needed = _NEEDED_ON_WINDOWS if sys.platform == "win32" else _NEEDED

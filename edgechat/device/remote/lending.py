@@ -64,7 +64,7 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
     incoming, outgoing = pipes
     cache = _cache_folder() if cached else None
     try:
-        port = _free_port(offer.port)
+        port = spawn.free_port(offer.port)
     except OSError as error:
         send(outgoing, WorkerRefusal(f"Port {offer.port} cannot be used: {error.strerror}.", is_port=True))
         raise SystemExit(1) from error
@@ -99,11 +99,6 @@ def _run(port: int, devices: list[str], threads: int, cache: Path | None) -> Non
         _LOG.error("%s", error.message)
     _LOG.error("llama.cpp's RPC server has ended")
     os._exit(1)
-
-
-def _free_port(port: int) -> int:
-    with socket.create_server(("127.0.0.1", port)) as server:
-        return int(server.getsockname()[1])
 
 
 def _await(port: int) -> None:

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import random
-import socket
 import tempfile
 import threading
 import time
@@ -107,7 +106,7 @@ class Tunnel:
         """Start ssh and read the offer. Returns a refusal if it is worth trying another port."""
         import subprocess  # takes 18 ms, and `edgechat --version` does not need it
 
-        self._port, there = _free_port(), random.choice(_PORTS)
+        self._port, there = spawn.free_port(), random.choice(_PORTS)
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the object lives)
         try:
             command = self.host.command(self._port, there)
@@ -277,11 +276,6 @@ def _checked(offer: Offer) -> Offer:
         sandbox=one_line(offer.sandbox, 80),
         devices=devices,
     )
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 _AGAIN = 300.0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from edgechat.base.errors import EdgechatError, LoadFailed
 from edgechat.base.process.program import Program, ProgramStart
-from edgechat.base.process.spawn import needed_environment
+from edgechat.base.process.spawn import free_port, needed_environment
 from edgechat.base.text import one_line
 from edgechat.engine.worker.connection import open_log, tail
 from edgechat.models.remote.client import RemoteClient
@@ -57,7 +56,7 @@ class StartedHost:
             return self._server
         await self.close()
         server = RemoteServer(
-            url=f"http://127.0.0.1:{_free_port()}",
+            url=f"http://127.0.0.1:{free_port()}",
             key=secrets.token_urlsafe(24),
             kind=self._plan.engine,
         )
@@ -161,9 +160,3 @@ async def _is_ready(client: RemoteClient) -> bool:
     if is_transformers:
         return True
     return isinstance(listed, dict) and isinstance(listed.get("data"), list)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
