@@ -81,7 +81,7 @@ test-metal: $(VENV)/.installed-dev
 
 # Real engines for processors, in environments of their own: 4 GB, made once.
 ENGINES := $(CURDIR)/build/engines
-LLAMA_SERVER := $(ENGINES)/llama/build/bin/llama-server
+LLAMA_SERVER := $(or $(EDGECHAT_LLAMA_SERVER),$(ENGINES)/llama/build/bin/llama-server)
 test-engines: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.engines.make $(ENGINES)
 	EDGECHAT_ENGINES=$(ENGINES) EDGECHAT_LLAMA_SERVER=$(LLAMA_SERVER) $(BIN)/python -m pytest -q -rsx -m engines tests/engines

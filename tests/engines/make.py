@@ -120,5 +120,6 @@ def models(folder: Path) -> tuple[Path, Path]:
 if __name__ == "__main__":
     environment(Path(sys.argv[1], "venv"))
     router(Path(sys.argv[1], "router"))
-    llama_server(Path(sys.argv[1], "llama"))
+    if "EDGECHAT_LLAMA_SERVER" not in os.environ:
+        llama_server(Path(sys.argv[1], "llama"))
     models(Path(sys.argv[1], "models"))
