@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import string
 import subprocess
 import time
 
@@ -530,7 +531,8 @@ def test_a_draft_changes_the_speed_and_not_the_answer():
 
 
 def test_what_a_draft_made_is_told(tmp_path):
-    words = " ".join(f"{n * n * 7919 % 1000}" for n in range(60))  # no n-gram of it comes again
+    letters = string.ascii_uppercase[:23]
+    words = "".join(letters[at * step % 23] for step in range(1, 11) for at in range(23))  # each pair is new
     target = scripted.write(tmp_path / "target.gguf", n_layers=2, reply=words, token_ms=12)
     draft = scripted.write(tmp_path / "draft.gguf", reply=words)
     told = json.loads(edgechat("run", target, "hi", "--json", "--draft", draft).stdout)["speculation"]
