@@ -1,4 +1,4 @@
-"""Builds messages for the model, and titles, from the turns of a chat."""
+"""Builds messages for the model, and chat titles, from a chat's turns."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def messages_of(
 ) -> tuple[Message, ...]:
     """Return the messages for the model.
 
-    Empty replies are omitted, and successive turns with the same role are joined, as most templates require
+    Empty replies are omitted, and consecutive turns with the same role are joined, as most templates require
     alternating roles. The end of a reply, even an empty one, always separates its tool calls from the next
-    question. find_image: finds an image by its digest; the model is told if one is missing.
+    question. find_image: looks up an image by its digest; if one is missing, the model is told.
     """
     messages: list[Message] = []
     for group in grouped(turns):

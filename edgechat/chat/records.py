@@ -20,7 +20,7 @@ ended before the reply was complete, and the text so far was kept. failed: it ha
 """
 
 TRASH_DAYS = 30
-"""Days after which trashed chats are deleted, when the store is next opened."""
+"""How many days a chat stays in the trash; after that, it is deleted the next time the store is opened."""
 
 Front = Literal["app", "run"]
 """The front end of a chat: the app, or the command line (`edgechat run`)."""
@@ -37,7 +37,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     thinking_tokens: int = 0
     thinking_seconds: float = 0.0
     model: str = ""
-    """The name of the model that wrote the reply, or at least the end of it; '' if unknown."""
+    """The name of the model that wrote the reply, or at least its last part; '' if unknown."""
 
     @property
     def seconds(self) -> float:
@@ -115,7 +115,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The server's name for the tool."""
     outcome: ToolOutcome = "open"
     result: str = ""
-    """The text for the model."""
+    """The text given to the model."""
     images: tuple[AttachedImage, ...] = ()
     """Images, for models that can see them."""
     seconds: float = 0.0
@@ -138,7 +138,7 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     text: str
     source: PassageSource | None = None
-    """Where a passage comes from."""
+    """Where the text comes from, if it is a passage."""
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -222,13 +222,13 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     title: str
     model: str
-    """The name of the model that answered last."""
+    """The name of the last model that answered."""
     date: str
-    """The date it was started (ISO); the template prints this date in later turns too."""
+    """The date the chat was started (ISO); the template shows this date in later turns too."""
     created_at: float
     updated_at: float
     front: Front = "app"
-    """The front end that used it last."""
+    """The front end that last used it."""
     pinned: bool = False
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()

@@ -64,7 +64,7 @@ def to_json(conversation: Conversation) -> str:
 
 
 def data_of(conversation: Conversation, image: AttachedImage) -> bytes | None:
-    """Return an image file's contents, read from the disk; None if the file is missing."""
+    """Return the contents of an image file, or None if the file is missing. Reads the disk."""
     found = conversation.images.get(image.digest)
     with suppress(ImageError):
         return Decoder.read_file(Path(found.path)) if found is not None else None
@@ -142,7 +142,7 @@ def _image(image: AttachedImage, links: Mapping[str, str]) -> str:
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)
-"""Raised when accessing a file: RuntimeError for an unknown ~user, ValueError for a NUL character."""
+"""What accessing a file can raise: RuntimeError for an unknown ~user, ValueError for a NUL character."""
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:
@@ -159,7 +159,7 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def target(name: str, title: str, ending: str = ".md") -> Path:
-    """Return the path for a `name` typed by the user; in a folder, a new file named after the title.
+    """Return the path for a `name` typed by the user; for a folder, that is a new file named after the title.
 
     ~ is the home folder; '' is the current folder. Raises NotWritten.
     """

@@ -55,7 +55,7 @@ _MOST_PASSAGES = 10_000
 _MOST_USES = 1000
 """Maximum number of tool calls in a reply."""
 _LARGEST = 1 << 20
-"""Maximum width or height of an image, in pixels, if they are known only from the imported file."""
+"""Maximum width or height of an image, in pixels, when only the imported file states them."""
 _KNOWN = (
     'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
 )
@@ -131,7 +131,7 @@ class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
 async def add_chat(store: Store, new: ImportedChat) -> None:
     """Store a conversation, along with any of its images that can be decoded. Raises StoreError.
 
-    The other images show up as missing. Passages link to their documents if those are also on this machine.
+    The other images are shown as missing. Passages link to their documents if this machine has them too.
     """
     turns = await asyncio.to_thread(_with_documents, new.turns)
     if new.files:
@@ -189,7 +189,7 @@ def _with_images(turn: Turn, change: Callable[[AttachedImage], AttachedImage | N
 
 
 def parse_chat(text: str | bytes) -> ImportedChat:
-    """Return the conversation in a file. Raises NotAChat, which explains what is wrong."""
+    """Parse the conversation in a file. Raises NotAChat, which explains what is wrong."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(raw) > MOST_BYTES:
         _refuse(f"it has {len(raw) // 2**20} MiB, and the limit is {MOST_BYTES // 2**20}")

@@ -43,13 +43,13 @@ class ToolAccess:
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """Event: the model has written a call, or a call has started or ended. Comes between requests' events."""
+    """Event: the model has written a call, or a call has started or ended. Comes between two requests."""
 
     turn_id: str
     """The id of the reply's turn."""
     use: ToolUse
     running: bool = False
-    """Whether the call is running; before it starts, the user may be asked."""
+    """Whether the call is running; the user may be asked before it starts."""
     error: EdgechatError | None = None
     """Why there is no result, as an error to show to the user."""
 

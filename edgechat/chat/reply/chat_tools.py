@@ -68,7 +68,7 @@ class ChatTools:
         return AskingPermission(await self.consents(), chat_id, ask)
 
     async def consents(self) -> ConsentStore:
-        """Return the stored permissions, on disk only if the conversations are. Raises StoreError."""
+        """Return the store of permissions, on disk only if the conversations are too. Raises StoreError."""
         if self._consents is None:
             lasting = (await self._store()).lasting
             self._consents = ConsentStore(consents_path() if lasting else None)

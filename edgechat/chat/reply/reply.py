@@ -57,7 +57,7 @@ class ReplySaver:
         self.save_error: StoreError | None = None
         """Why the text cannot currently be saved, or None."""
         self.has_grown = False
-        """Whether anything was added."""
+        """Whether anything has been added."""
         self._store = store
         self._turn = turn
         self._before = before
@@ -148,7 +148,7 @@ class ReplySaver:
         self._has_changed()
 
     def take_figures(self, model: ModelInfo | None, finished: Finished | None) -> None:
-        """Add the figures for a request that has ended; finished: None if it was cut short."""
+        """Add the figures for a request that has ended. finished: None if it was cut short."""
         figures = Figures(
             reason=finished.reason if finished else None,
             usage=finished.usage if finished else None,
@@ -290,14 +290,14 @@ class ReplyLoop:
         return self.begun
 
     def end_state(self, turn: Turn, error: EdgechatError | None) -> TurnState:
-        """Return the state in which a reply has ended."""
+        """Return the final state of a reply."""
         if self.is_complete:
             return "complete"
         if self._stopping or (self.finished is not None and self.finished.reason == "cancelled"):
             return "stopped"
         return "interrupted" if error is None or turn.has_words else "failed"
 
-    def _is_stopped(self) -> bool:  # mypy takes attributes to be constant during an await
+    def _is_stopped(self) -> bool:  # mypy assumes that attributes do not change during an await
         return self._stopping
 
     async def _request(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:

@@ -119,7 +119,7 @@ CREATE TABLE unsent (
 );
 """
 
-# Responses of `edgechat serve --store-responses`, and their items as JSON, in the order of the conversation.
+# Responses stored by `edgechat serve --store-responses`, and their items as JSON, in conversation order.
 # The body is the response without its output. Item ids are not unique: clients send items again.
 _RESPONSES = """
 CREATE TABLE responses (
@@ -162,7 +162,7 @@ CREATE INDEX turn_images_by_digest ON turn_images (digest);
 def _indexed(row: str) -> str:
     """Return an SQL expression for everything in a turn that is indexed besides its content.
 
-    For turns without calls, it yields the same text as in `_SEARCH`, because removing text from the index
+    For turns without calls, it yields the same text as `_SEARCH` does, because removing text from the index
     requires exactly the text that was inserted.
     """
     column = f"{row}.rounds"

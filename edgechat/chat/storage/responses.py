@@ -151,7 +151,7 @@ def too_long() -> PromptTooLong:
 
 
 def referenced(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, bytes]:
-    """Return those of the items that are stored, keyed by id; if several share an id, the latest one."""
+    """Return the stored items with these ids, keyed by id; of several items with the same id, the latest."""
     found = {}
     for item_id in dict.fromkeys(ids):
         row = db.execute(

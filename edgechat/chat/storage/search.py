@@ -34,7 +34,7 @@ _MARKS = "[\u0300-\u036f]*"
 
 
 class _Folding(dict[int, str]):
-    """Maps a character's code to a single character without case or diacritics."""
+    """Maps a character's code to a single case-folded character without diacritics."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -51,7 +51,7 @@ _FOLDING = _Folding()
 
 
 def folded(text: str) -> str:
-    """Return `text` without case or diacritics; character positions stay the same."""
+    """Return `text` case-folded and without diacritics; character positions stay the same."""
     return text.lower() if text.isascii() else text.translate(_FOLDING)
 
 

@@ -282,7 +282,7 @@ def trashed(db: sqlite3.Connection, before: float) -> list[str]:
 
 
 def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]:
-    """Return the ids of the oldest trashed chats, namely those that exceed the limits of the trash.
+    """Return the ids of the oldest trashed chats, those for which the trash has no room.
 
     The most recently trashed chat is always kept.
     """

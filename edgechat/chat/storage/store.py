@@ -382,7 +382,7 @@ def _image_folder(path: Path) -> Path:
 
 
 def _prune_states(db: sqlite3.Connection) -> None:
-    """Delete the KV states of chats that no longer exist; another program may have deleted them."""
+    """Delete the KV states of chats that no longer exist, perhaps because another program deleted them."""
     from edgechat.engine.kv.state_files import prune
 
     with contextlib.suppress(FolderError):
