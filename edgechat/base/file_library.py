@@ -61,7 +61,7 @@ class LibraryEntry:
 
 def digest_of(data: bytes) -> str:
     """Return a file's hash: 16-byte BLAKE2b, in hexadecimal."""
-    import hashlib  # 2 ms, which a list of conversations does not need
+    import hashlib  # 2 ms, not needed to list conversations
 
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 

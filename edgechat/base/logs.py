@@ -1,8 +1,8 @@
 """Log files: a worker logs to its stderr, which is its log file; a front end logs to `edgechat.log`.
 
 Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users wrote: exceptions
-are logged with their type and traceback, but without their text, which may quote a message. Errors in writing
-a log are ignored.
+are logged with their type and traceback, but without their text, which may quote a message. Errors while
+writing a log are ignored.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Formatter(logging.Formatter):
 
 
 class _FrontEndHandler(logging.Handler):
-    """Writes `edgechat.log`, which is shared with other processes; opens it for the first record."""
+    """Writes `edgechat.log`, which is shared with other processes. Opens it when the first record arrives."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ _KNOWN = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _FORMATS: dict[str | None, Format] = {
     "PNG": "png",
     "JPEG": "jpeg",
-    "MPO": "jpeg",  # a sequence of JPEGs, as phones make them
+    "MPO": "jpeg",  # a sequence of JPEGs, as produced by phones
     "WEBP": "webp",
     "GIF": "gif",
     "BMP": "bmp",

@@ -1,7 +1,7 @@
 """LaTeX formulas as Unicode text: inline, or displayed on several lines.
 
-A formula is either converted as a whole or left as the model wrote it. No library does that: they drop
-unknown commands (pylatexenc), leave a mixture of LaTeX and Unicode (unicodeit), or have neither matrices nor
+A formula is either converted as a whole or left as the model wrote it. No library does this: they drop
+unknown commands (pylatexenc), leave a mixture of LaTeX and Unicode (unicodeit), or lack matrices and any
 protection against hostile input (flatlatex).
 """
 

@@ -27,7 +27,7 @@ _DEEPEST = 8
 """Lists nested more deeply than this are not indented any further."""
 _CHARSET = re.compile(r"(?:charset|encoding)=[\"']?([\w.:-]+)", re.IGNORECASE)
 _SLOW_CHARSETS = ("idna", "punycode")
-"""Encodings for host names, which would take minutes to decode a page."""
+"""Encodings meant for host names; decoding a page with one of them would take minutes."""
 _SPACES = re.compile(r"\s+")
 
 
@@ -80,7 +80,7 @@ class _HtmlReader(HTMLParser):
         return " ".join("".join(self._title).split())
 
     def taken(self) -> str:
-        """Return the text since the last call."""
+        """Return the text collected since the last call."""
         text = "".join(self._parts)
         self._parts.clear()
         return text

@@ -1,6 +1,6 @@
 """Child processes that answer requests one at a time, with limits on time and memory.
 
-They run code that may hang, use unlimited memory or abort its process, such as an untrusted template or a
+They run code that may hang, use unlimited memory or abort the process, such as an untrusted template or a
 native allocator. `Child.ask` returns an answer or raises ChildLost within a limited time.
 """
 

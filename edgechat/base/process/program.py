@@ -1,4 +1,4 @@
-"""Programs other than edgechat, which are ended when edgechat ends, for whatever reason.
+"""Runs programs other than edgechat, and ends them when edgechat itself ends for any reason.
 
 A child process (`main`) sits between the two: it starts the program in a separate process group, limits the
 size of its log, and ends the group once its own stdin is closed.
