@@ -121,7 +121,7 @@ class Mention(NamedTuple):
 
 
 def mentions_in(text: str) -> Iterator[Mention]:
-    """Yield each path mentioned in `text` once. Blocks.
+    """Yield the paths mentioned in `text`, without duplicates. Blocks.
 
     A word that looks like a path is yielded as missing if nothing exists there.
     """
@@ -233,10 +233,10 @@ def _path_of(word: str) -> str:
 
 
 BYTES_PER_TOKEN = 3.0
-"""Assumed for documents: lower than for most text, so that they are sure to fit."""
+"""Bytes per token assumed for documents: fewer than in most text, so that they are sure to fit."""
 _ANSWER_TOKENS = 1024
 _PASSAGES_SECONDS, _WHOLE_SECONDS = 15.0, 60.0
-"""Time limits for reading, if the speed is predicted. Whole documents get longer: they are read only once."""
+"""Time limits for reading when the speed is predicted. Whole documents get more: they are read only once."""
 _MOST_TOKENS = 6000
 """Maximum total size of passages; more would confuse the model instead of helping it."""
 

@@ -283,7 +283,7 @@ class ChatSession:
         return self._documents
 
     def _loads(self) -> list[LoadPlan]:
-        """Return a list with the plan of the current model, which may be loaded at any moment."""
+        """Return the current model's plan in a list, or []. The model may be loaded at any moment."""
         return [self._engine.plan] if self._engine is not None else []
 
     def chosen_documents(self, chat: ChatSettings) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
 _TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
-"""Limits of the trash: number of chats, and bytes of their text."""
+"""Limits on the trash: number of chats, and bytes of text in them."""
 _RESPONSES_BUSY_MS = 2_000
 """How long storing a response may wait for another program's lock; the wait delays the end of an answer."""
 
