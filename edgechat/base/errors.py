@@ -39,7 +39,7 @@ class OptionWithoutEffect(EdgechatError):
 
 
 class NotADraft(EdgechatError):
-    """A model cannot draft: it is not smaller, has another vocabulary or format, or lacks the layers."""
+    """A model cannot draft: it is not smaller, has a different vocabulary or format, or lacks the layers."""
 
 
 class BackendMissing(EdgechatError):
@@ -223,7 +223,7 @@ class HubUnreachable(HubError):
 
 
 class RateLimited(HubError):
-    """The hub limits requests; `seconds` is the time to wait, if the hub states it."""
+    """The hub is rate-limiting requests; `seconds` is how long to wait, if the hub says so."""
 
     def __init__(self, message: str, *, hint: str | None = None, seconds: int | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -62,7 +62,7 @@ def _open(uri: str, seconds: float) -> sqlite3.Connection:
 
 
 def statements_of(script: str) -> Iterator[str]:
-    """Yield the statements in a script, each ending with a line; triggers contain several semicolons."""
+    """Yield the statements in a script, each ending at a line break, since triggers contain semicolons."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
