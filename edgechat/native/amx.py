@@ -106,7 +106,7 @@ def _stored() -> _Outcome | None:
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """Make Linux deny this process the use of AMX within the context."""
+    """Make Linux deny this process the use of AMX while the context is active."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         yield
         return

@@ -24,9 +24,9 @@ _TYPES = {
 }
 """Types for which llama.cpp has AMX kernels."""
 _COLUMNS, _ROWS = 512, 96
-"""Shape of the weights: each row has two blocks of the K types; the rows fill one and a half blocks."""
+"""Shape of the weights. Each row is two blocks long for the K types; the rows fill one and a half blocks."""
 _TOKENS = (1, 40)
-"""How many tokens to multiply with: 1 uses a kernel without tiles; 40 fill one tile of 32 and part of
+"""Numbers of tokens to multiply by: 1 uses a kernel without tiles; 40 fill one tile of 32 and part of
 another.
 """
 _MOST_ERROR = 1e-3

@@ -22,7 +22,7 @@ _BYTES = 12
 
 
 class TokenBatch:
-    """Runs of tokens from several sequences, refilled for each call with a few slices."""
+    """Runs of tokens from several sequences, refilled for each call by a few slice assignments."""
 
     def __init__(self, capacity: int) -> None:
         self._token = np.zeros(capacity, np.int32)
@@ -35,7 +35,7 @@ class TokenBatch:
         self.native.token = pointer(self._token, ctypes.c_int32)
 
     def fill(self, runs: Sequence[tuple[int, int, Sequence[int], int]]) -> int:
-        """Lay out runs of (sequence, start position, tokens, wanted rows); return the sum of wanted rows."""
+        """Lay out runs of (sequence, start position, tokens, wanted rows); return the number of rows."""
         at = n_rows = 0
         for seq, start, tokens, wanted in runs:
             end = at + len(tokens)

@@ -1,9 +1,9 @@
-"""A context's memory by buffer type, according to llama.cpp.
+"""A context's memory use by buffer type, as reported by llama.cpp.
 
 llama.cpp stores the figures in a std::map, which a function in its C++ interface returns. If the build
 exports that function and the map's layout is known (libstdc++, hence Linux), the figures are read from the
-map and exact to the byte. Otherwise they come from the log, rounded to 0.01 MiB, and those for weights from
-the file's tensor table. See llama-ext.h for the function and stl_tree.h for the layout.
+map and exact to the byte. Otherwise they come from the log, rounded to 0.01 MiB, except for the weights,
+whose sizes come from the file's tensor table. See llama-ext.h for the function and stl_tree.h for the layout.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def nodes(tree: StdMap, kind: type[Node], *, most: int) -> Iterator[Node]:
 
 
 class _Node(StdMapNode):
-    """Maps a buffer type to the bytes for the model, the context and computing."""
+    """Maps a buffer type to the bytes used for the model, the context and computation."""
 
     _fields_ = (
         ("type", ctypes.c_void_p),
@@ -111,7 +111,7 @@ _EVERYWHERE = ("rope_freqs.", "rope_factors_")
 def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapping[str, int]) -> Breakdown:
     """Derive the breakdown from what llama.cpp logged while creating the model and the context.
 
-    tensors: the size of each tensor in the file, by name. Repacked weights are not listed separately.
+    tensors: the size of each tensor in the file, keyed by name. Repacked weights are not listed separately.
     """
     layers: dict[int, str] = {}
     moved: set[str] = set()
@@ -139,7 +139,7 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
 def _named(
     weights: Mapping[str, int], cache: Mapping[str, float], compute: Mapping[str, float]
 ) -> tuple[Buffer, ...]:
-    """Return one buffer per type. The log has weights and cache by device, and the rest by buffer type."""
+    """Return one buffer per type. The log lists weights and cache by device, the rest by buffer type."""
     types = ggml.buffer_types()
     owners = {name: device for device, name in types.items()}
     buffers: list[Buffer] = []

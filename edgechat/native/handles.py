@@ -178,7 +178,7 @@ class Model:
 
     @property
     def rerank_template(self) -> str | None:
-        """A reranking model's prompt, with '{query}' and '{document}'; None if the file has none."""
+        """A reranking model's prompt, containing '{query}' and '{document}'; None if the file has none."""
         template = lib.llama_model_chat_template(self.pointer, b"rerank")
         return template.decode("utf-8", "replace") if template else None
 
@@ -413,8 +413,8 @@ class Context:
     def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
         """Compute runs of (sequence, start position, tokens) and return their pooled results [n, n_pooled].
 
-        Tokens of a sequence from earlier calls are not pooled; they count only through attention. Raises
-        DecodeFailed.
+        Tokens of a sequence from earlier calls are not pooled; they affect the result only through attention.
+        Raises DecodeFailed.
         """
         self._batch.fill([(*run, len(run[2])) for run in runs])
         code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
@@ -443,7 +443,7 @@ class Context:
 
     @property
     def n_snapshots(self) -> int:
-        """How many tokens a recurrent state can be rolled back; 0 if it has no snapshots."""
+        """How far a recurrent state can be rolled back, in tokens; 0 if it has no snapshots."""
         return int(lib.llama_n_rs_seq(self._pointer))
 
     @property

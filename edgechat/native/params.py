@@ -14,7 +14,7 @@ AttentionKind = Literal["flash", "plain"]
 N_CANDIDATES = 128
 """How many logits per row a remote device sends. Model makers recommend a top-k of 20 to 64."""
 CANDIDATES_FROM = 8 * N_CANDIDATES
-"""Vocabulary size from which sending all logits would take much longer."""
+"""The vocabulary size above which sending all logits would take much longer."""
 _LINE = 16
 """How many int32 numbers fit into a cache line."""
 
@@ -60,7 +60,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     count as one more layer.
     """
     experts_in_ram: int = 0
-    """Number of layers, from the first on, whose experts (MoE) stay in RAM."""
+    """Number of layers, counting from the first, whose experts (MoE) stay in RAM."""
     rpc: tuple[str, ...] = ()
     """RPC servers (host:port) whose devices are among `devices`."""
     mtp: bool = False
@@ -200,7 +200,7 @@ ONE_LAYER = {
 }
 """Architectures with at most one extra layer for drafting (LLM_GRAPH_TYPE_DECODER_MTP)."""
 CHAINED = {"hy_v3", "mimo2", "step35"}
-"""Architectures that draft with any number of layers, each predicting one token further."""
+"""Architectures that draft with any number of layers, each predicting one token further than the last."""
 HANDS_OUT_ALL = ONE_LAYER - {"deepseek4", "qwen3next"}
 """Architectures whose heads return the hidden states of all tokens in a call. Others return only those of
 tokens whose logits are wanted. Treating one kind as the other returns the wrong rows, or aborts.

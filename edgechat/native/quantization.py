@@ -124,7 +124,7 @@ def _call(
 
 
 def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_model_imatrix_data]:
-    """Return the importances as llama.cpp's list, which needs at least one entry."""
+    """Return the importance values as the list that llama.cpp expects, with at least one entry."""
     values = importance or {"": np.ones(1, np.float32)}
     entries = [
         lib.llama_model_imatrix_data(
@@ -158,7 +158,7 @@ _LEAST_ROWS = 16
 
 @dataclass(slots=True)
 class ActivationSums:
-    """The sums collected so far for each weight, by name."""
+    """The sums collected so far, keyed by the name of the weight."""
 
     squares: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """[n_matrices, n_columns]"""

@@ -1,4 +1,4 @@
-"""ggml's tensors: reading them between operations, replacing weights, and rounding to a type.
+"""ggml's tensors: reading them between operations, replacing weights, and rounding weights to a type.
 
 llama_cpp does not bind the struct, so it is copied from ggml.h; `check` compares its size with ggml's own.
 """
@@ -71,9 +71,9 @@ def name_of(tensor: Any) -> str:
 
 
 def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
-    """Return a copy of a tensor's numbers, slowest dimension first: [ne3, ne2, ne1, ne0].
+    """Return a copy of a tensor's values, slowest dimension first: [ne3, ne2, ne1, ne0].
 
-    Rows may have gaps between them. kind: the numpy type of the numbers, of the same size as ggml's type.
+    Rows may have gaps between them. kind: the numpy type for the values, of the same size as ggml's type.
     """
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     data = np.empty(size, np.uint8)
@@ -93,7 +93,7 @@ def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
 
 
 def write(tensor: Any, data: npt.NDArray[Any]) -> None:
-    """Replace all numbers in a tensor that is in private memory (`Model(writable=True)`)."""
+    """Replace all values in a tensor that is in private memory (`Model(writable=True)`)."""
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     if not data.flags.c_contiguous or data.nbytes != size:
         raise ValueError(f"{data.nbytes} bytes for a tensor of {size}")
@@ -146,7 +146,7 @@ def _traits(kind: int) -> _Traits:
 def rounded(weights: Floats, kind: int, importance: Floats | None, threads: int) -> Floats:
     """Round `weights` [n_matrices, n_rows, n_columns] to ggml's type `kind`, using several threads.
 
-    importance: one value per column [n_matrices, n_columns], as `llama_model_quantize` takes it.
+    importance: one value per column [n_matrices, n_columns], as `llama_model_quantize` expects.
     """
     n_matrices, n_rows, n_columns = weights.shape
     result = np.empty_like(weights)

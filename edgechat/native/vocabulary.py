@@ -14,9 +14,9 @@ from edgechat.native.handles import Model
 _MORE = 128
 """Compatible vocabularies may differ in size by this many tokens, because some are padded."""
 _REMEMBERED = 32_768
-"""How many tokens to cache the bytes of, which takes 7 MB."""
+"""Number of tokens whose bytes are cached, using 7 MB."""
 _FIRST = 5
-"""The first few tokens may differ."""
+"""Compatible vocabularies may differ in this many tokens at the start."""
 
 
 class NativeVocabulary:
@@ -114,7 +114,7 @@ class NativeVocabulary:
         return self.piece_of(token, special=True) if special else self._piece(token)
 
     def control_texts(self) -> list[str]:
-        """Return the texts of control tokens, taking 1 us per token; see `Vocabulary.control_texts`."""
+        """Return the control tokens' texts; see `Vocabulary.control_texts`. Takes 1 us per token."""
         attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]

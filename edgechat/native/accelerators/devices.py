@@ -51,7 +51,7 @@ class Build(msgspec.Struct, frozen=True):
     features: tuple[str, ...]
     """Instruction sets of the CPU backend: 'AVX2', 'FMA', 'OPENMP', ..."""
     gpu_offload: bool
-    """Whether a built-in backend can hold layers; RPC counts."""
+    """Whether a built-in backend, including RPC, can hold layers."""
     rpc: bool
     mmap: bool
     mlock: bool

@@ -31,12 +31,12 @@ _MIB = 2**20
 
 
 class ProjectorFacts(msgspec.Struct, frozen=True):
-    """The kinds of input that a projector takes, and its memory use."""
+    """The kinds of input that a projector accepts, and its memory use."""
 
     sees: bool
     hears: bool
     memory: dict[str, int]
-    """Bytes of weights and compute buffers, by device: 'CPU', 'CUDA0', ..."""
+    """Bytes of weights and compute buffers, keyed by device: 'CPU', 'CUDA0', ..."""
 
 
 class _ProbeQuestion(msgspec.Struct, frozen=True):

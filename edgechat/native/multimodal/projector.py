@@ -261,7 +261,7 @@ class Projector:
         """Cut an image or sound into one or more chunks, with the text that the model expects around it.
 
         This scales images, which takes 0.1 seconds for 16 megapixels, and turns sounds into spectrograms. The
-        caller must close the chunks. Raises BadRequest for media that the model cannot take.
+        caller must close the chunks. Raises BadRequest for media that the model cannot handle.
         """
         if not (self.sees if isinstance(medium, Bitmap) else self.hears):
             sense = "sees" if isinstance(medium, Bitmap) else "hears"
