@@ -98,13 +98,13 @@ def read_text(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the number in a /sys file; None if the file is missing, or holds 'max' or something else."""
+    """Return the number in a /sys file; None if the file is missing or holds anything else, such as 'max'."""
     text = read_text(path).strip()
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
 def read_table(path: Path) -> dict[str, int]:
-    """Return the numbers in a file, by name. Lines are `name number` or 'Name:  number kB' (left in kB)."""
+    """Return a file's numbers, keyed by name. Lines are `name number` or 'Name:  number kB' (left in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
         fields = line.replace(":", " ").split()

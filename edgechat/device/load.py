@@ -26,7 +26,7 @@ _OTHERS, _LEAST_OTHERS = 0.15, 0.5
 _WAITED = 0.5
 """On an idle machine, some thread waits for a CPU for at most this fraction of the time."""
 _BUSY_NOW = 30.0
-"""Maximum percentage of the last ten seconds in which some thread waited for a CPU (Linux's `some avg10`)."""
+"""Maximum percentage of the last ten seconds with some thread waiting for a CPU (Linux's `some avg10`)."""
 _QUEUED = 0.75
 """Maximum number of runnable threads per CPU over the last minute; used if the percentage is unavailable."""
 
@@ -41,13 +41,13 @@ class LoadSample:
     busy: float
     """CPU time used by all processes."""
     waited: float | None = None
-    """Time in which some thread waited for a CPU."""
+    """Time during which some thread waited for a CPU."""
     throttled: int | None = None
     """How many times the CPU was throttled because of heat."""
 
 
 def moment(root: Path = Path("/")) -> LoadSample:
-    """Read the counters, which takes 0.1 ms. root: the folder that contains /proc and /sys."""
+    """Read the counters. Takes 0.1 ms. root: the folder that contains /proc and /sys."""
     import psutil
 
     times = psutil.cpu_times()._asdict()
@@ -65,7 +65,7 @@ def moment(root: Path = Path("/")) -> LoadSample:
 def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> Disturbance | None:
     """Return what may have slowed down this process's work between two samples.
 
-    threads: how many threads computed all the time; None if an accelerator did the computing.
+    threads: how many threads were computing the whole time; None if an accelerator did the computing.
     """
     wall, own = max(after.wall - before.wall, 1e-9), after.own - before.own
     others = (after.busy - before.busy - own) / wall

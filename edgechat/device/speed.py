@@ -22,7 +22,7 @@ ATTENTION_ROWS = (1, 8, 512)
 _FILE = "speed.json"
 _MAX_ENTRIES = 16
 _MAX_FILE_BYTES = 1 << 20
-"""Ten times as much as edgechat writes."""
+"""Maximum size of the file, in bytes: ten times what edgechat writes."""
 
 Seconds = tuple[float, ...]
 """One value for each entry in `ROWS`."""
@@ -171,7 +171,7 @@ def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
 
 
 def _read() -> dict[str, DeviceSpeed]:
-    """Return the stored measurements by key; {} if the file cannot be read."""
+    """Return the stored measurements, keyed by `_key`; {} if the file cannot be read."""
     try:
         data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
         return msgspec.json.decode(data, type=dict[str, DeviceSpeed])

@@ -47,7 +47,7 @@ from edgechat.native.accelerators import rpc
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 60.0
-"""After the first heartbeat, the user counts as gone if no other arrives for this many seconds. If the
+"""After the first heartbeat, the user is considered gone if no other arrives for this many seconds. If the
 network fails, sshd would wait for hours.
 """
 _START_SECONDS = 30.0

@@ -50,7 +50,7 @@ counts as lost.
 _IN_THE_WAY = 8 << 20
 """How many bytes of RPC traffic may be ahead of a heartbeat in the buffers of ssh and the system."""
 _START_SECONDS = 120.0
-"""In seconds. The first start on a machine takes long, because it measures the machine's speed."""
+"""In seconds. The first start on a machine takes a long time, because it measures the machine's speed."""
 _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
@@ -123,7 +123,7 @@ class Tunnel:
             )
             return None
         if message is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the exit code tells why
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the exit code says why
                 self._process.wait(_EXIT_SECONDS)
         self.close()
         if isinstance(message, WorkerRefusal):
