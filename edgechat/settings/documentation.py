@@ -53,7 +53,7 @@ class Documented(msgspec.Struct, frozen=True):
 
 
 def documented() -> tuple[Documented, ...]:
-    """Return every setting, in the order of the file. A table such as `presets` counts as one setting."""
+    """Return every setting, in file order. A table such as `presets` counts as one setting."""
     return tuple(_fields(Settings, ""))
 
 

@@ -22,7 +22,7 @@ RemoteKind = Literal[
 ]
 """The program behind a remote engine; 'openai' is any other program that speaks OpenAI's protocol."""
 AttentionWish = Literal["auto", "flash", "plain"]
-"""How llama.cpp computes attention: in whichever way is faster for the model here, or always in one way."""
+"""How llama.cpp computes attention: in whichever way is faster for the model here, or always the same way."""
 EngineName = Literal["vllm", "sglang", "transformers", "llama-server"]
 """A program that edgechat can start to run a model."""
 RuntimeQuant = Literal["nf4", "int8", "none"]
@@ -383,5 +383,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def state_bytes(self) -> int | None:
-        """Maximum disk space for saved KV states, in bytes; None for as much as is reasonable."""
+        """Maximum disk space for saved KV states, in bytes; None lets edgechat choose a limit."""
         return None if self.state_gib is None else int(self.state_gib * 2**30)

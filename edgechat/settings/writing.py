@@ -36,7 +36,7 @@ def change(name: Name, value: Any) -> Settings:
 
 
 def save(changes: Mapping[Any, Any]) -> Settings:
-    """Write settings to settings.toml, and return all settings.
+    """Save changes to settings.toml, and return all settings.
 
     changes: the new values, keyed by `Name`; None removes a setting. The value of a preset is a Preset or a
     table. Raises SettingsError, without changing the file, if a value is invalid or the file cannot be read
