@@ -51,9 +51,9 @@ _NAMED, _QUOTED, _ALONE = 1.3, 1.6, 2.1
 Below the second of these, a quotation was useful in only 3 of 44 cases.
 """
 _LEAST = 0.4
-"""Minimum share of a question that a passage must cover to count as its answer."""
+"""Minimum fraction of a question that a passage must cover to count as an answer to it."""
 _UNSURE = 1.1
-"""If there is no passage, the model does not answer when its doubt is above this.
+"""If there is no passage, the model does not answer when its doubt is higher than this.
 
 Above it, the model was wrong on 3 of 3 practice questions; below it, on 1 of 9.
 """
