@@ -199,7 +199,7 @@ class EngineCore:
         if not isinstance(sequence, Generation):
             return []
         events = self._finish(sequence, "cancelled")
-        self._want_media()  # there may be no further step that does it
+        self._want_media()  # there may be no further step to do it
         return events
 
     def persist(self, chat: str | None) -> None:

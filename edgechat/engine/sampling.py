@@ -1,8 +1,8 @@
 """Sampling for all backends: turns a row of logits into a distribution, and that into a token.
 
 Filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature. Tokens that a grammar forbids
-are removed before top-k. Each filter keeps a certain number of the likeliest tokens, so the strictest filter
-decides how many remain, and only the candidates for these are sorted.
+are removed before top-k. Each filter keeps only the N likeliest tokens, so the strictest filter decides how
+many remain, and only tokens that could be among those are sorted.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Sampler:
         return self._random_number(0)
 
     def advance(self) -> None:
-        """Discard `number` after it was used to draw a token."""
+        """Discard `number` once it has been used to draw a token."""
         self._upcoming.popleft()
 
     def distribution(self, logits: Logits, recent: Sequence[int], reply: Sequence[int] = ()) -> Distribution:

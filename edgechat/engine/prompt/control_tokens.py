@@ -149,7 +149,7 @@ class ControlTokens:
 
 
 def _begins_one_of(texts: list[str], begins: str, n: int) -> bool:
-    """Return True if one of the sorted texts starts with `begins`, which has length `n`, and is longer."""
+    """Return True if any of the sorted texts is longer than `begins` and starts with it. n: its length."""
     at = bisect_left(texts, begins)
     at += at < len(texts) and texts[at] == begins
     return len(begins) == n and at < len(texts) and texts[at].startswith(begins)

@@ -151,9 +151,9 @@ class MediaTokens:
 
     @contextmanager
     def held(self, ids: Sequence[int]) -> Iterator[Media]:
-        """Yield the media with these ids, and keep it until the context exits.
+        """Yield the media with these ids, keeping it in memory until the context exits.
 
-        If the media was released, its file is cut again. Raises BadRequest and MediaError.
+        If it was released earlier, its file is cut into parts again. Raises BadRequest and MediaError.
         """
         assert self._encoder is not None
         key = key_of(ids)

@@ -316,7 +316,7 @@ class Prompts:
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
         """Return how a rendered chat ends, with and without the generation prompt; (None, '') if that varies.
 
-        Found out once, by rendering short chats: rendering a long chat may take longer than tokenizing it.
+        Determined once, by rendering short chats: rendering a long chat may take longer than tokenizing it.
         """
         if request.think not in self._endings:
             ask, reply = Message("user", "a"), Message("assistant", "b", "c")

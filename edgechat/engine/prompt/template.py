@@ -167,7 +167,7 @@ class ChatTemplate:
         return True
 
     def _accepts_later_system(self) -> bool:
-        """Return True if the template renders later system messages where they stand."""
+        """Return True if the template renders later system messages in place."""
         if self._takes_later_system is None:
             chat = [
                 Message("user", "xyzzy"),

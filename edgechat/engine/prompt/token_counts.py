@@ -1,4 +1,4 @@
-"""Counts the tokens in messages and those that a template adds; converts text and tokens for clients."""
+"""Counts tokens in messages and in the text a template adds; converts between text and tokens for clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_PIECE = 512
 _USUAL = 8
 """In bytes. In nearly all texts, tokens are shorter than this on average."""
 _SLICE = 16_384
-"""In characters."""
+"""Number of characters to tokenize at once."""
 MOST_REMEMBERED = 16_384
 """How many token counts to cache, in about 3 MB. Even a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
@@ -70,7 +70,7 @@ class TokenEstimate:
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
-        """Return each message's role and token count; if it cannot fit, return a lower bound above `cells`.
+        """Return each message's role and token count, or a lower bound above `cells` for one that cannot fit.
 
         Tokens are counted in the first two messages, which are dropped last, and from the newest message
         backwards until the context is full. Older messages will not be sent, so they are estimated from their

@@ -192,7 +192,7 @@ class RemoteEngine(BaseEngine):
     async def _answer(
         self, request: ChatRequest, client: RemoteClient, stop: _Stop
     ) -> AsyncGenerator[RequestEvent, None]:
-        """Send the request. Whenever the server finds the conversation too long, send it with fewer turns."""
+        """Send the request. Whenever the server finds the conversation too long, retry with fewer turns."""
         if not self._remote.chats:
             raise cannot_chat(self._remote.name)
         self._note_unsupported(request)
@@ -364,7 +364,7 @@ class RemoteEngine(BaseEngine):
             return client
 
     async def _connected(self, on_progress: Callable[[float], None]) -> RemoteClient:
-        """Connect, and find out what the model can do. Raises LoadFailed, ModelNotFound and the like."""
+        """Connect, and find out what the model can do. Raises errors such as LoadFailed and ModelNotFound."""
         began = time.perf_counter()
         on_progress(0.0)
         remote = self._remote

@@ -30,7 +30,7 @@ _SHARE = re.compile(r"\b(\d{1,3})%(?= Completed|\|)")
 
 
 class Starting:
-    """Reports on the start of a program, measuring the time from now on."""
+    """Reports on the startup of a program, timed from the creation of this object."""
 
     def __init__(self, plan: LoadPlan) -> None:
         assert plan.remote is not None

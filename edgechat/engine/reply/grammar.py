@@ -216,7 +216,7 @@ class _CallRules:
         return rule
 
     def delimiters(self) -> tuple[str, str, str]:
-        """Return the expressions before the first call, between calls ('': only one) and after the last."""
+        """Return the expressions before, between ('' if only one is allowed) and after the calls."""
         family = self._family
         if family.name in ("llama", "harmony"):
             return "", "", ""

@@ -1,4 +1,4 @@
-"""Child process that compiles grammars first: a hostile schema may take hours, all memory or the stack.
+"""Child process that tries out grammars: a hostile schema may take hours, or use up the memory or the stack.
 
 llguidance limits most of its work, but not all of it: patterns that must match at the same time can keep it
 busy forever, and a long chain of references overflows the stack. If a grammar compiles here in time, the

@@ -27,8 +27,8 @@ class ReplyPart(Enum):
 class Reply:
     """The text of a reply that is still growing.
 
-    Text that may be the start of a mark or a stop string is held back until that is certain, so text that has
-    been shown is never taken back. Stop strings end the answer, but not thinking or a call.
+    Text that may be the start of a mark or a stop string is held back until it is clear whether it is one, so
+    text that has been shown is never taken back. Stop strings end the answer, but not thinking or a call.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 def check_choice(request: ChatRequest) -> None:
-    """Raise SchemaError if a call is required that is impossible."""
+    """Raise SchemaError if a required call is impossible."""
     if request.tool_choice == "required" and not request.tools:
         raise SchemaError(
             "A tool call is required, but no tools were sent.", hint="Send the tools with the request."
