@@ -184,7 +184,7 @@ class ChatSession:
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model accepts images; until it is loaded, its plan decides.
+        """Whether the model accepts images, judging by its plan until it is loaded.
 
         None if no model has been chosen, or if it runs on another server and its capabilities are not known
         yet.
@@ -367,7 +367,7 @@ class ChatSession:
         return ToolAccess(tools=found, permission=permission, rounds=self.settings.tool_rounds)
 
     async def suggest_title(self, conversation: Conversation) -> str:
-        """Ask the loaded model for a title while nothing else is being computed; '' if there is none.
+        """Ask the loaded model for a title while it has nothing else to compute. Returns '' if it gives none.
 
         Cancelling this cancels the request. Raises EdgechatError.
         """

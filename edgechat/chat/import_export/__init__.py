@@ -1,4 +1,4 @@
 """Conversations as files: Markdown for reading, JSON for importing again.
 
-Input: conversations; output: text, and vice versa. Read `importing.py` first, which defines the format.
+Converts conversations to text, and text to conversations. Read `importing.py` first: it defines the format.
 """
