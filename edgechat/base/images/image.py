@@ -120,8 +120,8 @@ class Decoder(FileDecoder):
         """Return an image as RGB, rotated according to its EXIF data, on a white background.
 
         Only the first frame of an animation is returned. An image with more than `most_pixels` is first
-        scaled down by a power of two. The result is then scaled down to fit exactly into `box`,
-        a width and a height, if that is given.
+        scaled down by a power of two. The result is then scaled down to fit exactly into `box` (a width and a
+        height), if given.
         """
         name = self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)

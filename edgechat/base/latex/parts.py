@@ -165,7 +165,7 @@ def beside(boxes: Sequence[Box]) -> Box:
 
 
 def stacked(boxes: Sequence[Box], base: int) -> Box:
-    """Stack boxes, centered; the one at index `base` aligns with the neighbors. Raises TooLarge."""
+    """Stack boxes and center them; the one at index `base` aligns with the neighbors. Raises TooLarge."""
     width = max(box.width for box in boxes)
     lines = [line for box in boxes for line in box.aligned(width, "^").lines]
     return Box.of(lines, sum(box.height for box in boxes[:base]) + boxes[base].base)

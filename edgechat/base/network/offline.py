@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from edgechat.base.text import one_line
 
 OFFLINE, OFFLINE_OPTION = "EDGECHAT_OFFLINE", "--offline"
-"""edgechat's environment variable, and the value it gets from the option; child processes inherit it."""
+"""edgechat's environment variable, which child processes inherit, and the value that the option gives it."""
 _VARIABLES = (OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 

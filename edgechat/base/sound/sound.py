@@ -20,7 +20,7 @@ from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 MAX_SECONDS = 1800
 """Maximum length of a sound in seconds; for a model, half an hour is 115 MB and up to 45,000 tokens."""
 MIN_RATE, MAX_RATE = 4000, 384_000
-"""Limits for a file's sample rate, in samples per second."""
+"""Limits on a file's sample rate, in samples per second."""
 MAX_CHANNELS = 8
 SAMPLE_BYTES = 4
 
