@@ -81,7 +81,7 @@ def _send_to(receiver: Any) -> None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[str]]:
-    """Collect all lines that llama.cpp logs within the context."""
+    """Collect all lines that llama.cpp logs while the context is active."""
     lines: list[str] = []
     with listening(lines.append):
         yield lines
@@ -89,7 +89,7 @@ def recording() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def listening(on_text: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_text` with each line, or part of a line, that llama.cpp logs within the context."""
+    """Call `on_text` with each line, or part of a line, that llama.cpp logs while the context is active."""
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator]
     def record(level: int, text: bytes, user: Any) -> None:
