@@ -37,7 +37,7 @@ _SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """A source's report about one card."""
+    """A source's report on one card."""
 
     source: Source
     vendor: Vendor

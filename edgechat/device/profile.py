@@ -58,7 +58,7 @@ def probe() -> DeviceProfile:
 
 
 def disk_free(path: Path) -> int | None:
-    """Return the free bytes on the disk that holds `path`, which need not exist; None if unknown."""
+    """Return how many bytes are free on the disk that holds `path`, which need not exist; None if unknown."""
     for folder in (path, *path.parents):
         if os.path.isdir(folder):
             try:

@@ -57,7 +57,7 @@ _TRIM_SECONDS = 10.0
 
 
 def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True) -> NoReturn:
-    """Serve an offer and announce it on the outgoing pipe, until the incoming pipe ends.
+    """Announce an offer on the outgoing pipe, and serve it until the incoming pipe ends.
 
     offer: port 0 means any free port. cached: whether to cache large tensors on disk and sandbox the process.
     """
