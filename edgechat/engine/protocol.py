@@ -123,7 +123,7 @@ class Engine(Protocol):
         ...
 
     def holding(self) -> AbstractContextManager[None]:
-        """Keep the model loaded within the context, even when idle."""
+        """Keep the model loaded while the context is active, even when idle."""
         ...
 
     async def unload(self) -> None:

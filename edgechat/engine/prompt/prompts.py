@@ -24,8 +24,8 @@ _MOST = 4
 _RUN = 3
 """Control tokens that are at most this many tokens apart lie between the same two messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
-"""Distances from the end of a prompt, in tokens. Each is half of the previous one, so that an edit recomputes
-at most twice as much as necessary.
+"""Distances from the end of a prompt, in tokens. Each is half of the previous one, so that after an edit, at
+most twice as much as necessary is recomputed.
 """
 _NEAR = 4096
 """Text of this many characters can be tokenized a dozen times without a noticeable delay."""

@@ -114,8 +114,8 @@ def _refuse_ignored(request: ChatRequest, model: HostedModel) -> None:
 def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...]]:
     """Drop the older half of the turns that can be dropped; return how many, and the remaining messages.
 
-    The system prompt, the first turn and the last turn stay, as in `edgechat.engine.prompt.window`. Only the
-    server knows how many tokens the turns have.
+    The system prompt, the first turn and the last turn are kept, as in `edgechat.engine.prompt.window`. Only
+    the server knows how many tokens the turns have.
     """
     turns = turns_of([message.role for message in messages])
     n_dropped = (len(turns) - 1) // 2
