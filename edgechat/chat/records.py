@@ -233,7 +233,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """Selects the branch shown: through this turn to its latest descendant. None for the latest branch."""
+    """Selects the branch to show: the latest one through this turn. None: the latest branch overall."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
 
@@ -272,4 +272,4 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     """The shortest unique prefix of its id, at least eight characters long."""
     n_messages: int
-    """Number of questions and replies; several versions of one count once."""
+    """Number of questions and replies, counting all versions of one as a single message."""

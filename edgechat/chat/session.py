@@ -144,7 +144,7 @@ class ChatSession:
         self.is_first_run = False
         """True if no model had been chosen here before."""
         self.on_note: Callable[[str], None] = lambda _note: None
-        """Called with messages for the user, such as that nothing is saved, or that a model is missing."""
+        """Called with messages for the user, for example if nothing can be saved or a model is missing."""
         self.tools = ChatTools(self.store, lambda: self.documents)
         """The model's tools, and the user's permissions."""
         self._services = services
