@@ -32,7 +32,7 @@ _SPACES = re.compile(r"\s+")
 
 
 def decoded(data: bytes, content_type: str = "") -> str:
-    """Decode a page using the charset from its content type or its first bytes, or else UTF-8."""
+    """Decode a page using the charset in its content type or its first bytes; defaults to UTF-8."""
     for mark, charset in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
             return data.decode(charset, "replace").removeprefix("\ufeff")

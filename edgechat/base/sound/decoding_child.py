@@ -128,8 +128,8 @@ def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
 def resampled(sound: Mono, rate: int, to: int) -> Mono:
     """Resample a sound using J. O. Smith's bandlimited interpolation. Its duration stays the same.
 
-    If the ratio of the rates is up / down, every up-th output sample uses the same filter, and the inputs for
-    consecutive ones of those are `down` samples apart.
+    If the ratio of the rates is up / down, output samples that are `up` apart use the same filter, and their
+    inputs are `down` samples apart.
     """
     if rate == to or not len(sound):
         return sound
