@@ -35,7 +35,7 @@ class NativeVocabulary:
         self.is_end = lru_cache(_REMEMBERED)(self._is_end)
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the infill tokens that the file specifies, or else those with the usual names."""
+        """Return the infill tokens that the file specifies, falling back to those with the usual names."""
         prefix, suffix, middle = (
             int(token_of(self._vocab))
             for token_of in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
