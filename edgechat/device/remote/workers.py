@@ -54,7 +54,7 @@ _START_SECONDS = 120.0
 _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
-"""In bytes, bytes and seconds: transfers grow fourfold until one takes long enough."""
+"""Two sizes in bytes, and a time in seconds: transfers grow fourfold until one takes long enough."""
 _EXIT_SECONDS = 5.0
 _MOST_DEVICES = 16
 _NOT_FOUND, _SSH_FAILED = 127, 255
