@@ -22,7 +22,7 @@ from edgechat.engine.types import ChatRequest, Message
 _MOST = 4
 """Text is tokenized up to this multiple of the context, to find out how many tokens must be dropped."""
 _RUN = 3
-"""Control tokens that are at most this many tokens apart lie between the same two messages."""
+"""Control tokens at most this many tokens apart are taken to lie between the same two messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
 """Distances from the end of a prompt, in tokens. Each is half of the previous one, so that after an edit, at
 most twice as much as necessary is recomputed.

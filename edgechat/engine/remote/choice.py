@@ -23,8 +23,8 @@ ASSUMED_CONTEXT = 8192
 def remote_plan(model: str, settings: Settings, request: PlanRequest = DEFAULT_REQUEST) -> LoadPlan | None:
     """Return the plan for a model NAME/MODEL; None for a file, or if NAME is not a remote. Sends nothing.
 
-    request: its context is assumed if the server does not report one. If the request has no context either,
-    the one in settings.toml is assumed, or else 8192. Raises OptionWithoutEffect.
+    request: its context is assumed if the server does not report one; it defaults to the context in
+    settings.toml, then to 8192. Raises OptionWithoutEffect.
     """
     found = split_remote(model, settings.remotes)
     if found is None:
