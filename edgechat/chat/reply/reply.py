@@ -1,4 +1,4 @@
-"""A reply: repeats requests until the model calls no more tools, and saves the text as it is generated.
+"""A reply: repeats requests until the model makes no more tool calls, and saves the text as it is generated.
 
 `ReplyLoop` puts tool results into the next request; `ReplySaver` writes the text at least every half second.
 """
@@ -281,7 +281,7 @@ class ReplyLoop:
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex, messages=messages_now)
 
     async def stop(self) -> bool:
-        """Stop the reply and its running calls; return whether there has been any event."""
+        """Stop the reply and its running calls; return whether any event has arrived."""
         self._stopping = True
         if self.begun and self._calls is not None:
             self._calls.stop()
