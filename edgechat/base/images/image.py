@@ -125,7 +125,7 @@ class Decoder(FileDecoder):
         """
         name = self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
-        rgb = io.BytesIO()  # its bytes need no copy at the end
+        rgb = io.BytesIO()  # its bytes need not be copied at the end
         count = max(1, file_decoder.PART // (3 * decoded.width))
         for first in range(0, decoded.height, count):
             rgb.write(self._ask(Rows(first, count), name))
