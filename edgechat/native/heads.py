@@ -110,7 +110,7 @@ class HeadContext(Context):
 
 
 def _functions() -> ModuleType:
-    """Return the bindings of llama-ext.h. Raises LoadFailed if this build does not export it."""
+    """Return the bindings for llama-ext.h. Raises LoadFailed if this build does not export it."""
     try:
         from llama_cpp import llama_cpp_ext
     except (ImportError, AttributeError) as error:
