@@ -242,7 +242,7 @@ class _Port(ctypes.Structure):
 
 
 def confine(writable: Path, port: int) -> str:
-    """Confine this thread and all threads it starts later; return how, as text ('' if that is not possible).
+    """Confine this thread and all threads it starts later. Return a description, or '' if impossible.
 
     writable: the only folder that may be written to. port: the only port to listen on.
     """

@@ -200,7 +200,7 @@ class Tunnel:
         self._process.wait()
 
     def _send(self, message: ToWorker, payload: bytes = b"") -> None:
-        # The thread that reads notices a broken pipe.
+        # The reader thread notices a broken pipe.
         with self._writing, contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(msgspec.json.encode(message) + b"\n" + payload)
             self._process.stdin.flush()
