@@ -1,4 +1,4 @@
-"""Control tokens: ensures that only the template's own text becomes control tokens.
+"""Guards control tokens: ensures that only the template's own text becomes control tokens.
 
 A message containing `<|im_end|>` would end its turn, and the rest of the message could forge other turns. So
 before a chat is rendered, a character that occurs in no text is inserted into every such mark (`guard`). The
@@ -131,7 +131,7 @@ class ControlTokens:
             yield text[begun:], True
 
     def _stripped(self, plain: str, before: str, behind: str) -> str:
-        """Strip whitespace that the surrounding control tokens would swallow; some vocabularies do this."""
+        """Strip whitespace that the surrounding control tokens swallow in some vocabularies."""
         if before and self._swallows(before)[1]:
             plain = plain.lstrip()
         return plain.rstrip() if behind and self._swallows(behind)[0] else plain

@@ -217,7 +217,7 @@ class Prompts:
             size = sum(n_bytes(text) for message in kept for text in texts_of(message))
             around = len(kept) * self._sizes.overhead(request.think).message // 2
             if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
-                # Rejected before it is rendered, since rendering may take long.
+                # Rejected before it is rendered, since rendering may take a long time.
                 raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
             if n_bytes(text) > LONGEST_PIECE * cells:

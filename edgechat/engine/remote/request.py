@@ -79,7 +79,7 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
             if model.kind == "vllm":  # vLLM otherwise accepts any JSON as arguments
                 for tool in body["tools"]:
                     tool["function"]["strict"] = True
-            if request.tool and model.kind == "llama-server":  # llama-server takes an object to mean "auto"
+            if request.tool and model.kind == "llama-server":  # llama-server treats an object as "auto"
                 body["tools"] = [_tool(tool) for tool in request.tools if tool.name == request.tool]
                 body["tool_choice"] = "required"
         if request.most_calls == 1:

@@ -226,7 +226,7 @@ class _CallRules:
         return opening, opening if family.name in ("args", "gemma") else f'"\\n" {opening}', ""
 
     def optional(self, opening: str, calls: str) -> str:
-        """Return the expression for text followed by calls, where both are optional.
+        """Return the expression for text followed by calls, both of them optional.
 
         The text never spells out how a call starts, since it would then be parsed as a call.
         """

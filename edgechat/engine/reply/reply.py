@@ -76,7 +76,7 @@ class Reply:
 
     @property
     def in_call(self) -> bool:
-        """Whether the next text belongs to a call, or to what may become one."""
+        """Whether the next text belongs to a call, or to text that may turn out to be one."""
         return self._calls is not None and self._calls.inside
 
     @property

@@ -29,7 +29,7 @@ class JsonScan:
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """Return where the body ends in this piece; None if it goes on. Raises ValueError if it is not JSON.
+        """Return where the body ends in this piece; None if it continues. Raises ValueError if not JSON.
 
         Brackets are only counted, not matched: the parser checks the rest.
         """
@@ -80,7 +80,7 @@ class EndScan:
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
-        """Return where the text after the body starts in this piece; None if the body goes on."""
+        """Return where the text after the body starts in this piece; None if the body continues."""
         seen = self._tail + text
         match = self._end.search(seen)
         if match is not None:

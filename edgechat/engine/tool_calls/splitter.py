@@ -106,7 +106,7 @@ class Splitter:
 
     @property
     def inside(self) -> bool:
-        """Whether the next text belongs to a call, or to what may become one."""
+        """Whether the next text belongs to a call, or to text that may turn out to be one."""
         return self._raw is not None
 
     @property
