@@ -106,7 +106,7 @@ class EdgechatApp(App[None]):
         theme: str = "terminal",
         pictures: PictureMode = "auto",
     ) -> None:
-        """services: the lower layers; edgechat's own by default. theme, pictures: see `settings.fields`.
+        """services: the lower layers; defaults to edgechat's own. theme, pictures: see `settings.fields`.
 
         library: the models to offer; only used together with `services`.
         """
@@ -124,7 +124,7 @@ class EdgechatApp(App[None]):
         start = start or StartOptions()
         self.chat = ChatScreen(partial(_controller, start, services, library), last=start.last)
         apply(self, theme)
-        # Animated scrolling takes CPU time from the model, and misbehaves when text is appended.
+        # Animated scrolling takes CPU time away from the model, and misbehaves when text is appended.
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
@@ -194,7 +194,7 @@ class EdgechatApp(App[None]):
 
     @property
     def is_notifying(self) -> bool:
-        """Whether a notification is on display."""
+        """Whether any notification is visible."""
         return bool(self._notifications)
 
     def notify(self, message: str, **options: Any) -> None:
@@ -218,7 +218,7 @@ class EdgechatApp(App[None]):
         self.window.restore_title()
         self.exit()
 
-    # Images shown by the transcript and by the versions of a turn.
+    # Images shown by the transcript and by the screen that compares versions of a turn.
 
     @cached_property
     def _images(self) -> TranscriptImages:
@@ -295,7 +295,7 @@ class EdgechatApp(App[None]):
         self._images.pictures.use(event.settings.pictures)
 
     async def set_theme(self, name: str) -> None:
-        """Change the theme, here and in settings.toml. Raises SettingsError."""
+        """Change the theme of the app and save it in settings.toml. Raises SettingsError."""
         from edgechat import settings
 
         if name not in THEMES:

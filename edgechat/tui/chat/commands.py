@@ -42,7 +42,7 @@ ACTIONS = {
 
 
 async def run_command(controller: ChatController, name: str, argument: str) -> None:
-    """Run a command. On an error, show it, and put the command back into the prompt if that is empty."""
+    """Run a command. On an error, show it and, if the prompt is empty, put the command back there."""
     try:
         check(name, argument, "app")
         await _run(controller, name, argument)
@@ -321,7 +321,7 @@ def code_blocks(text: str) -> list[str]:
 
 
 def _bring_back(controller: ChatController, turn: Turn) -> None:
-    """Attach to the next question an earlier exchange that is no longer sent to the model."""
+    """Attach an earlier exchange, which is no longer sent to the model, to the next question."""
     turns = controller.shown.turns
     index = turns.index(turn)
     first = index - 1 if turn.role == "assistant" and index else index
@@ -431,7 +431,7 @@ def _forget_deleted(controller: ChatController, chat_id: str) -> None:
 
 
 async def export(controller: ChatController, chat_id: str, name: str = "") -> None:
-    """Export a conversation as JSON if the file name asks for it, else as Markdown. Raises EdgechatError."""
+    """Export a conversation as JSON if `name` ends in .json, else as Markdown. Raises EdgechatError."""
     conversation = await Conversation.load(await controller.session.store(), chat_id)
     path = await asyncio.to_thread(files.export_to_file, conversation, name)
     controller.view.show_message(f"Written to {one_line(str(path), 300)}", seconds=8)

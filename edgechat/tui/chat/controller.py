@@ -37,7 +37,7 @@ _SAVE_AFTER = 0.8
 _HISTORY = 200
 """Number of questions in the prompt's history."""
 _LONG = 15.0
-"""When an answer took longer than this many seconds, a user in another window is notified."""
+"""If an answer takes longer than this many seconds, a user who is in another window is notified."""
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
@@ -45,7 +45,7 @@ class ChatController:
     """Manages the open conversations: the one on screen, and those whose replies continue in the background.
 
     Each conversation has one UnsentPrompt. It is in the prompt box while the conversation is on screen, and
-    in its OpenConversation otherwise. Either way, it is also in the store.
+    in its OpenConversation otherwise. Either way, it is also saved in the store.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ChatController:
         self._is_closing = False
         self._idle_work = IdleWork(session, view)
         self._arrived: str | None = None
-        """An awaited model that has been downloaded. It is switched to once no reply is being generated."""
+        """An awaited model that has been downloaded, to switch to once no reply is being generated."""
         self.shown = OpenConversation(session, view, self)
         """The conversation on screen."""
         view.show_transcript(self.shown.transcript)
@@ -257,7 +257,7 @@ class ChatController:
         self.view.refresh_chat()
 
     def _leave(self, opened: OpenConversation) -> None:
-        """Save the unsent text of a conversation leaving the screen, and its KV state unless it is busy."""
+        """Save the unsent text of a conversation leaving the screen and, unless it is busy, its KV state."""
         self._remember_title(opened)
         if not (opened.is_stored or opened.is_busy):
             self._new_unsent = opened.unsent
@@ -282,7 +282,7 @@ class ChatController:
         self._store_unsent(None, self._new_unsent)
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
-        """Put a question back into the prompt, or store it with its conversation if that is off screen."""
+        """Put a question back into the prompt, or store it with its conversation if that is not on screen."""
         if opened is self.shown:
             self.prompt.write_before(prompt)
             self._waiting_changed(opened)
@@ -311,7 +311,7 @@ class ChatController:
         self.models.find_stand_in(error)
 
     def add_note(self, note: str) -> None:
-        """Show a warning: at the top of a new conversation, and as a message in any other."""
+        """Show a warning at the top of a new conversation, or as a message in any other."""
         if not self.shown.transcript.add_note(note):
             self.view.show_message(one_line(note), warning=True, seconds=10)
 
@@ -323,7 +323,7 @@ class ChatController:
 
     @property
     def unread_tokens(self) -> int:
-        """Number of tokens that are new to the current model because another one answered before; else 0."""
+        """Tokens that the current model has yet to read because another one answered before; 0 if none."""
         conversation, model = self.shown.conversation, self.session.model
         if conversation is None or model is None:
             return 0
@@ -503,7 +503,7 @@ class ChatController:
 
     async def _load_model(self, engine: Engine) -> ModelInfo:
         info = await engine.start(load_shown(self._show_load, engine))
-        if engine.plan.remote is not None:  # a remote model's abilities become known only now
+        if engine.plan.remote is not None:  # a remote model's capabilities are only known now
             self._show_plan(engine.plan)
         return info
 
@@ -522,7 +522,7 @@ class ChatController:
         self.shown.transcript.show_model(plan)
 
     async def use_stand_in(self) -> None:
-        """Switch to the model offered as a stand-in, or download it if missing. Raises EdgechatError."""
+        """Switch to the model offered as a stand-in, or start downloading it. Raises EdgechatError."""
         stand_in = self.models.take_stand_in()
         if stand_in is not None and stand_in.is_here:
             await self.switch_model(stand_in.name)

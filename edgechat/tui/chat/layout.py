@@ -1,4 +1,4 @@
-"""Layout of the chat screen, and those methods of ChatView that only display something."""
+"""Layout of the chat screen, and the ChatView methods that only display something."""
 
 from __future__ import annotations
 

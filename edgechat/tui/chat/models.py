@@ -50,7 +50,7 @@ class ChatModels:
         self.pulls.listen(self._changed)
         self.pulls.on_done = self._done
         self.awaited: Pull | None = None
-        """Download of the model that will answer once complete, even after being stopped and resumed."""
+        """Download of the model that will answer once complete. It may be stopped and resumed meanwhile."""
         self.follower: Pull | None = None
         """Download of a better model, which follows the awaited one."""
         self.offered = ""
@@ -63,7 +63,7 @@ class ChatModels:
         self._has_waiting = has_waiting
         self._names: dict[bool, list[tuple[str, str]]] = {}
         self._hosted: list[tuple[str, str]] = []
-        """Models that other servers listed when last asked."""
+        """Models that other servers listed when they were last asked."""
         self._is_named = session.model is not None
         """Whether the user named the model when starting the app."""
         self._unfinished = ("", "")
@@ -84,9 +84,9 @@ class ChatModels:
     # Names.
 
     def names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
-        """Return local models or those in the catalogue, each with a short description.
+        """Return the names of local models or of those in the catalogue, each with a short description.
 
-        The most recently used local model comes first. The first call returns nothing and starts a search.
+        The most recently used local model comes first. The first call starts a search and returns nothing.
         """
         if remote not in self._names:
             self._names[remote] = []
@@ -96,7 +96,7 @@ class ChatModels:
         return self._names[remote]
 
     async def find_names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
-        """Find the names and return them. Raises SettingsError."""
+        """Look up the names and return them. Raises SettingsError."""
         names = await asyncio.to_thread(self._remote_names if remote else self._local_names)
         self._names[remote] = names
         return names
@@ -121,13 +121,13 @@ class ChatModels:
             await self.find_names(remote=False)
 
     async def switchable(self) -> list[tuple[str, str, bool]]:
-        """Return models to switch to: name, short description, and whether it is on this machine.
+        """Return the models to switch to: name, short description, and whether the model is on this machine.
 
         The offered model comes first, then the local ones, then the catalogue's. Raises SettingsError.
         """
         asking = asyncio.create_task(self._ask_servers())
         self._view.run_in_background(asyncio.wait_for(asking, None), ignore_errors=True)
-        if not self._hosted:  # otherwise show the known ones now, and the new answer next time
+        if not self._hosted:  # otherwise show the known ones now, and any others next time
             await asyncio.wait([asking], timeout=_HOSTED_SECONDS)
         local = await self.find_names(remote=False)
         offered = [(self.offered, "just downloaded")] if self.offered else []
@@ -195,7 +195,7 @@ class ChatModels:
         return self.awaited is not None and self.awaited.state not in (PullState.STOPPED, PullState.FAILED)
 
     def wait_for(self, pull: Pull | None, follower: Pull | None = None) -> None:
-        """Wait for a download whose model will then answer. follower: the download of a better model."""
+        """Wait for the download of a model that will then answer. follower: a better model's download."""
         self.awaited, self.follower = pull, follower
         self.remember()
         if pull is not None:

@@ -266,7 +266,7 @@ class OpenConversation(ReplyStatus):
         return attachments, images
 
     async def _use_named_folders(self, text: str) -> None:
-        """From now on, search the documents in any folders that the question names. Raises EdgechatError."""
+        """Add folders named in the question to the documents searched from now on. Raises EdgechatError."""
         from edgechat.documents.registry import collection_at, collection_of, root_of, survey
 
         for path in await asyncio.to_thread(paths_named_in, text, "folder"):
@@ -309,7 +309,7 @@ class OpenConversation(ReplyStatus):
             self._finding = None
 
     async def retry(self, turn_id: str = "") -> None:
-        """Regenerate a reply, the last one by default, keeping the current one as a branch."""
+        """Regenerate a reply, by default the last one, keeping the current version as a branch."""
         conversation = self.conversation
         if conversation is None or not conversation.turns:
             return
@@ -445,7 +445,7 @@ class OpenConversation(ReplyStatus):
         self.transcript.mark_left_out(self.conversation.left_out() if self.conversation is not None else ())
 
     def _read_figures(self) -> None:
-        """Read the context usage and the speed from the last reply."""
+        """Set the context usage and the speed to those of the last reply."""
         figures = self.turns[-1].figures if self.turns else None
         usage = figures.usage if figures is not None else None
         timings = figures.timings if figures is not None else None

@@ -72,10 +72,10 @@ class ReplyStatus:
         self.speed = self.speedup = 0.0
         """The reply's tokens per second, and its speedup over plain decoding; 0 if unknown."""
         self.changed = on_change
-        """Reports a change of activity or statistics."""
+        """Called when the activity or the statistics change."""
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
-        """Show an activity; '' removes it. share, cached: the fractions done and cached, if known."""
+        """Show an activity; '' removes it. share: the fraction done, if known. cached: see `Status`."""
         self.activity = (activity, share, cached)
         self.changed()
 

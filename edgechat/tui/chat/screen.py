@@ -1,6 +1,6 @@
 """Chat screen: the conversations on the left, the chat, and the engine room on the right.
 
-It turns keys and messages into calls to the ChatController, which shows things through ChatView.
+It turns keys and messages into calls to the ChatController, which displays everything through ChatView.
 Whatever the first frame does not need is imported on first use.
 """
 
@@ -90,7 +90,7 @@ class ChatScreen(ChatLayout):
         """Show the welcome text, then open the prompt and start the controller."""
         self.pane.library = self.library_of_images
         self.transcript.add(self._welcome)
-        # Runs after keys already in the terminal, and those queued for the app.
+        # Runs after any keys already in the terminal or queued for the app.
         self.call_after_refresh(self.app.call_later, self._open_prompt)
         self.call_after_refresh(self._start)
 
@@ -136,7 +136,7 @@ class ChatScreen(ChatLayout):
 
     @property
     def _plan(self) -> LoadPlan | None:
-        """Plan of the current model, loaded or not."""
+        """The plan for the current model, whether or not it is loaded."""
         engine = self.session.loaded
         return engine.plan if engine is not None else self.session.plan
 
@@ -157,7 +157,7 @@ class ChatScreen(ChatLayout):
         self.pane.notice = self._notice
         self.prompt.variables = self._variables
         await self.controller.start(last=self._continues_last)
-        # What is loaded now stays loaded; scanning it for garbage would delay keys by 40 ms.
+        # Whatever is loaded by now stays loaded; scanning it for garbage would delay keys by 40 ms.
         gc.collect()
         gc.freeze()
 

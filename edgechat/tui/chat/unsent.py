@@ -32,7 +32,7 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
         return not (self.text or self.attachments or self.images or has_aside)
 
     def before(self, other: UnsentPrompt) -> UnsentPrompt:
-        """Combine this with a later prompt: as one text, or with the later prompt set aside."""
+        """Combine this with a later prompt, either as one text or with the later prompt set aside."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
         if self.edits or other.edits or self.aside is not None or other.aside is not None:

@@ -20,7 +20,7 @@ class ReplyView(Protocol):
     """A reply being generated."""
 
     def take(self, delta: Delta) -> None:
-        """Store more text without showing it."""
+        """Store more text, to be shown by `paint`."""
 
     def take_use(self, event: UseChanged) -> None:
         """Show a tool call, or its new state."""
@@ -65,7 +65,7 @@ class TranscriptView(Protocol):
 
 
 class PromptText(Protocol):
-    """The box with the prompt's text."""
+    """The prompt's text box."""
 
     text: str
 
@@ -91,7 +91,7 @@ class PromptText(Protocol):
 
 
 class PromptView(Protocol):
-    """The prompt box, with the prompt's attachments."""
+    """The prompt box and the prompt's attachments."""
 
     attachments: list[Attachment]
     images: list[AttachedImage]
@@ -233,7 +233,7 @@ class ChatView(Protocol):
         """Show a reply's statistics."""
 
     def refresh_chat(self) -> None:
-        """Update what depends on the controller: the title, the list of conversations, and the keys."""
+        """Update everything that depends on the controller: title, list of conversations, and keys."""
 
     # Models.
 
@@ -275,7 +275,7 @@ class ChatView(Protocol):
         """Search all conversations. Raises StoreError."""
 
     def find(self, words: str) -> bool:
-        """Find words in the conversation on screen, and go to them; return whether they occur."""
+        """Highlight words in this conversation and go to the first match; return whether there is one."""
 
     async def edit_prompt(self) -> None:
         """Open the prompt in the user's editor. Raises EditorError."""

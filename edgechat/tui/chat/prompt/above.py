@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _GAP = 1
 _LONGEST = 30
-"""Maximum number of characters to show of a name."""
+"""Maximum length of a name, in characters; longer names are shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class WaitingQuestions(Widget):
         self._questions: list[str] = []
 
     def show(self, questions: Sequence[str]) -> None:
-        """Replace the questions, which are given in the order in which they will be sent."""
+        """Replace the questions. They are given in the order in which they will be sent."""
         self._questions = list(questions)
         self.set_class(bool(questions), "-some")
         self.refresh(layout=True)

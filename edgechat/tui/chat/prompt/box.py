@@ -96,7 +96,7 @@ class PromptBox(Area):
 
     @dataclass
     class Unfilled(Message):
-        """A variable of a saved prompt has not been filled in. Pressing Enter again sends the text anyway."""
+        """A variable in a saved prompt has not been filled in. Pressing Enter again sends the text anyway."""
 
         variable: str
 
@@ -164,7 +164,7 @@ class PromptBox(Area):
             self.post_message(self.ClearUndone())
 
     def replace_text(self, text: str) -> None:
-        """Replace the text; undo restores the previous one."""
+        """Replace the text; undo restores the previous text."""
         self.history.checkpoint()
         self.replace(text, (0, 0), self.document.end)
         self.history.checkpoint()
@@ -181,7 +181,7 @@ class PromptBox(Area):
 
     @on(events.Key)
     def _take_key(self, event: events.Key) -> None:
-        # Bindings would run later, and be overtaken by fast typing.
+        # Bindings run later, so fast typing would overtake them.
         if event.key in _COMPLETING and self._has_completions() and self._complete_by_key(event.key):
             pass
         elif event.key == "enter":
@@ -262,7 +262,7 @@ class PromptBox(Area):
         self._type("\n", *self.selection)
 
     def action_complete(self) -> None:
-        """Accept a completion, select the next variable of a saved prompt, or go to the turns."""
+        """Accept a completion, select the next variable in a saved prompt, or go to the turns."""
         if self._has_completions():
             self.accept()
         elif not self.select_variable(max(self.selection)):
@@ -284,7 +284,7 @@ class PromptBox(Area):
         self.post_message(self.WantsEditor())
 
     def _step_history(self, by: int) -> None:
-        """Show an earlier (1) or later (-1) question; past the latest one comes the user's own text again."""
+        """Show an earlier (1) or later (-1) question; going past the latest restores the user's own text."""
         if self._history_index < 0 and by > 0 and not self._history:
             self.post_message(self.WantsHistory())
             return
@@ -336,6 +336,6 @@ def variables_in(texts: Iterable[str]) -> frozenset[str]:
 
 
 def next_variable(text: str, names: Collection[str], start: int) -> Span | None:
-    """Return the next of these variables from `start` on, else the first; None if there are none."""
+    """Return the first of these variables at or after `start`, wrapping around; None if there are none."""
     spans = [match.span() for match in _VARIABLE.finditer(text) if match[0] in names]
     return next((span for span in spans if span[0] >= start), spans[0] if spans else None)

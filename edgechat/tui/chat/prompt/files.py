@@ -35,7 +35,7 @@ _FRESH = 10.0
 _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 _FILE_COMMANDS = {command.name for command in commands_of("app") if command.argument == "FILE"}
 _FOLDER_COMMANDS = {command.name for command in commands_of("app") if "FOLDER" in command.argument}
-"""Commands whose argument may be a path; it is treated as one if it looks like one."""
+"""Commands whose argument may be a path. An argument that looks like a path is treated as one."""
 
 Rank = tuple[int, int, int, str]
 
@@ -143,7 +143,7 @@ def rank(query: str, path: str, lower: str) -> Rank | None:
 
 
 def _span(query: str, text: str) -> int:
-    """Return the length of the shortest substring that has all letters in order; 0 if there is none."""
+    """Return the length of the shortest substring that contains all letters in order; 0 if there is none."""
     shortest = 0
     start = text.find(query[0])
     while start >= 0:

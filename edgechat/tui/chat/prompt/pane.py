@@ -170,7 +170,7 @@ class PromptPane(Vertical):
 
     @work(exclusive=True, group="weigh")
     async def weigh(self) -> None:
-        """Show the estimated time to read the prompt, if it will take long."""
+        """Show the prompt's estimated reading time if it is long."""
         from edgechat.engine.prompt.window import guessed_tokens
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
@@ -197,7 +197,7 @@ class PromptPane(Vertical):
         if command is not None:
             self.post_message(self.Commanded(*command))
         else:
-            # Files dropped before Enter belong to the question, however long reading them takes.
+            # Files dropped before Enter belong to the question, no matter how long reading them takes.
             attaching = [one for one in self.workers if one.node is self and one.group == "attach"]
             await asyncio.gather(*(one.wait() for one in attaching), return_exceptions=True)
             asked = self.Asked(event.text, tuple(self.attachments), tuple(self.images))
