@@ -55,7 +55,7 @@ class ChatRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies the row when the list has been reloaded."""
+        """Identifies the row after the list has been reloaded."""
         return self.chat.id, ""
 
 
@@ -102,7 +102,7 @@ def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
 
 
 def rows_of_trash(trashed: Sequence[Listed], now: float) -> list[Row]:
-    """Return the conversations in the trash, each with the days left until permanent deletion."""
+    """Return the conversations in the trash, each with the time left until its permanent deletion."""
     if not trashed:
         return [NoteRow(f"The trash is empty. Deleted conversations stay here for {TRASH_DAYS} days.")]
     rows = (ChatRow(item.chat, note=_time_left(item.chat, now)) for item in trashed)
@@ -270,7 +270,7 @@ class ChatList(ScrollView, can_focus=True):
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
         """Replace the rows. The cursor stays on its row or, if that is gone, at its position.
 
-        At first it is on the open conversation, if listed. in_trash: whether the rows are in the trash.
+        Initially, it is on the open conversation, if listed. in_trash: whether the rows are in the trash.
         """
         self._in_trash = in_trash
         key = self.row.key if self.row is not None else (self._current, "")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgechat.chat.storage.store import Store
 
 _FIRST_PAGE, _PAGE, _MOST = 100, 1000, 20_000
-"""Number of conversations on the first page, on later pages, and in total."""
+"""Maximum number of conversations on the first page, on later pages, and in total."""
 _HITS = 50
 _SEARCH_DELAY = 0.08
 """Seconds to wait after the last key before searching."""
@@ -280,7 +280,7 @@ class Sidebar(Widget):
         field.focus()
 
     def on_resize(self, _: events.Resize) -> None:
-        """Draw a border only next to another widget; stop editing a title, as its row has moved."""
+        """Draw a border only next to another widget; stop editing a title, because its row has moved."""
         self.set_class(self.outer_size.width >= self.screen.size.width, "-whole")
         for field in self.query(TitleField):
             field.action_give_up()
