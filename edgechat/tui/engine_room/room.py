@@ -58,7 +58,7 @@ class LogSection(Section):
 
 
 class EngineRoom(VerticalScroll):
-    """Shows snapshots of an engine's state, and any measurements passed in."""
+    """Shows snapshots of an engine's state, and any measurements that are passed in."""
 
     DEFAULT_CSS = """
     EngineRoom {
@@ -153,7 +153,7 @@ class EngineRoom(VerticalScroll):
             self.log_lines.display = True
         self.log_lines.show(log)
 
-    # Following an engine.
+    # Polling an engine.
 
     @property
     def is_seen(self) -> bool:

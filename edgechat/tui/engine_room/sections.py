@@ -84,7 +84,7 @@ class MemorySection(Section):
         return lines or wrapped(NO_MODEL, width, ".faint")
 
     def _other_memory(self) -> list[Content]:
-        """Return lines about planned memory other than the model's own, and about the worker's total."""
+        """Return lines about the planned memory beyond the model's own, and the worker's total memory."""
         plan, info, lines = self._plan, self._info, []
         if plan is not None and plan.head is None and plan.draft is not None and plan.draft.total_bytes:
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
@@ -123,7 +123,7 @@ class MemorySection(Section):
 
 
 def _planned(plan: LoadPlan | None) -> dict[str, _Share]:
-    """Return the model's planned memory per device, taken from the planned buffers if there are any."""
+    """Return the model's planned memory per device, based on the planned buffers if there are any."""
     if plan is None:
         return {}
     if plan.buffers:
@@ -209,7 +209,7 @@ def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind 
 
 
 def _place(kind: Kind, kinds: list[Kind | None], counters: Sequence[Counter[Kind]]) -> None:
-    """Give a kind one character near where it is most frequent, without taking another kind's only one."""
+    """Give a kind one character near where it is most frequent, without taking away another's only one."""
     best = max(range(len(kinds)), key=lambda at: counters[at][kind])
     counts = Counter(kinds)
     spare = [at for at, other in enumerate(kinds) if other is None or counts[other] > 1]
@@ -489,7 +489,7 @@ class SpeedSection(Section):
         self._seconds.append((int(now), tokens_per_second))
 
     def take(self, reply: Finished) -> None:
-        """Record a reply's timings, if it got as far as its first token."""
+        """Record a reply's timings if it produced a first token."""
         if reply.timings.ttft_ms > 0:
             self._replies.append(reply.timings)
 
