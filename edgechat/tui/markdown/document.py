@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 2000
-"""Maximum length of a link target, close to the limit that terminals set (2083 in VTE)."""
+"""Maximum length of a link target, close to the limit set by terminals (2083 in VTE)."""
 
 
 _CLICKABLE = re.compile(r"(?:https?://|mailto:)[!-~]+", re.IGNORECASE)
@@ -64,7 +64,7 @@ class ListContinuation:
 
 
 class BlockBuilder:
-    """Turns a run of tokens into blocks; `lines` is their source.
+    """Turns a run of tokens into blocks; `lines` is the source that the tokens refer to.
 
     A run may end between two items of a top-level list. The rest of the list is then parsed and built
     separately, using the `continuation` of the first part.
@@ -143,7 +143,7 @@ class BlockBuilder:
         return ListContinuation(self._numbers[0], self._gap_before(token)) if self._numbers else None
 
     def _gap_before(self, token: Token) -> bool:
-        # Based on blank lines in the source, because a later item may turn CommonMark's list loose.
+        # Based on blank lines in the source, because a later item may make the list loose in CommonMark.
         line = token.map[0] if token.map else 0
         if not self._numbers:
             return True
@@ -188,7 +188,7 @@ class BlockBuilder:
         rest = "".join(lead[1] for lead in self._leads)
         gap = self._starts_list or block.gap
         self._starts_list = False
-        # A marker is written once, before the first block of its item.
+        # A marker is written only once, before the first block in its item.
         self._leads = [(after, after) for _, after in self._leads]
         self.blocks.append(replace(block, first=first, rest=rest, gap=gap))
 
@@ -358,7 +358,7 @@ class Document:
 
 
 def _last_start(tokens: Sequence[Token]) -> int:
-    """Return the index at which the last part that may change starts: a top-level block or list item."""
+    """Return the index where the last part that may still change starts: a top-level block or list item."""
     before, begin, in_list = 0, 0, False
     for at, token in enumerate(tokens):
         if token.level == 0 and token.nesting >= 0:

@@ -82,7 +82,7 @@ def _heading(block: Block, width: int) -> list[RenderedLine]:
 
 
 def _maths(block: Block, width: int) -> list[RenderedLine]:
-    """Return a formula laid out over several lines, or on one line if too wide, or else its source."""
+    """Return a formula laid out over several lines, on one line if that is too wide, or as its source."""
     from edgechat.base.latex import convert
 
     room = width - 2
@@ -233,7 +233,7 @@ _DIFF = re.compile(r"(?:diff --git |Index: .*\n|--- .*\n\+\+\+ |@@ -\d+(?:,\d+)?
 def split_runs(source: str) -> list[str]:
     """Split source code into runs of lines that are highlighted independently.
 
-    A run ends where code at the left margin follows a blank line, which is rarely inside a string.
+    A run ends where code at the left margin follows a blank line; such a place is rarely inside a string.
     """
     lines = source.expandtabs(4).split("\n")
     pieces: list[str] = []

@@ -1,6 +1,6 @@
 """Markdown for plain terminal output: each piece is written as soon as further text cannot change it.
 
-Nothing is overwritten, so the output is correct at any width, after a resize and in a log.
+Nothing is overwritten, so the output is correct at any width, after a resize, and in a log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MarkdownStream:
         self._document = Document(filled=False)
         self._width = 0
         self._start = 0
-        """Number of lines that have been written and are final."""
+        """Number of lines that have been written and can no longer change."""
         self._sent = [""]
         """The lines written after those, the last of which may still grow."""
 
@@ -135,7 +135,7 @@ class MarkdownStream:
         return agreed, column
 
     def _endings(self, tail: str) -> Iterator[str]:
-        """Yield continuations of the text, one for each thing that its end may turn into."""
+        """Yield continuations of the text, one for each construct that its end may turn into."""
         yield f"{tail}z"
         yield f"{tail}\nz"
         if self._document.open_kind == "code":
@@ -146,7 +146,7 @@ class MarkdownStream:
                 yield from (shorter + closer for closer in closers)
         if "|" in shorter:
             lines = shorter.split("\n")
-            for above in (lines, lines[:-1], [*lines[:-1], f"{lines[-1]}z|"]):  # the | may begin a row
+            for above in (lines, lines[:-1], [*lines[:-1], f"{lines[-1]}z|"]):  # the | may start a row
                 row = above[-1] if above else ""
                 cells = row.strip("> |").count("|") + 1 if above else 0
                 inside = row[: len(row) - len(row.lstrip("> "))]  # prefix of a quote or list item
