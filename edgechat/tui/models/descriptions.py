@@ -56,7 +56,7 @@ _COLORS = {
 
 
 def describe(item: ModelItem, width: int, offline: str) -> Content:
-    """Describe a model. width: in cells. offline: why edgechat does not use the network, or ''."""
+    """Describe a model. width: in cells. offline: why edgechat does not use the network; '' if it does."""
     lines = [Content.styled(f"{one_line(item.name, 60)} {item.quant or ''}".rstrip(), "bold")]
     if item.entry is not None:
         lines.append(Content(printable(item.entry.description)))
@@ -275,7 +275,7 @@ def _bits(rate: float) -> str:
 
 
 def describe_local(item: ModelItem) -> str:
-    """Return a local model's size, place, verdict and speed."""
+    """Return a local model's size, location, verdict and speed."""
     where = one_line(item.row.model.where, 24) if item.row is not None else ""
     tps = f", {speed(item.speed, is_measured=item.is_measured)} tokens/s" if item.speed is not None else ""
     return f"{mebibytes(item.size)}, {where}, {item.verdict}{tps}"

@@ -45,9 +45,9 @@ class FirstRunChoice:
     model: str
     """The model to chat with now."""
     pull: Pull | None = None
-    """Download of the model to chat with once it is complete."""
+    """Download of the model to chat with once the download is complete."""
     follower: Pull | None = None
-    """Download of a better model, to be offered once it is complete."""
+    """Download of a better model, to be offered once the download is complete."""
 
 
 class Choice(Widget, can_focus=True):
@@ -192,7 +192,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self._show()
 
     def on_resize(self, _: events.Resize) -> None:
-        self.call_after_refresh(self._show)  # once the page has its width
+        self.call_after_refresh(self._show)  # once the page's width is known
 
     # Data.
 
@@ -317,13 +317,13 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         return [choice for choice in self.query(Choice) if choice.display]
 
     def _local_at_cursor(self) -> ModelItem | None:
-        """Return the local model that the user has moved to."""
+        """Return the local model that the user has moved the cursor to."""
         kind, _, number = str(self.focused.id if self.focused is not None else "").partition("-")
         is_local = kind == "local" and f"{kind}-{number}" != self._placed
         return self._local[int(number) - 1] if is_local else None
 
     def _place_cursor(self, at: ModelItem | None) -> None:
-        """Focus the best choice, unless the user has moved; `at` is the local model that they moved to."""
+        """Focus the best choice unless the user has moved; at: the local model that they moved to, if any."""
         keys = [item.key for item in self._local]
         if at is not None and at.key in keys:
             self.set_focus(self._choice(f"local-{keys.index(at.key) + 1}"))
@@ -343,7 +343,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         return "local-1" if self._local else GUIDE
 
     def action_move(self, by: int) -> None:
-        """Move to the next (1) or previous (-1) line; cards side by side count as one line."""
+        """Move to the next (1) or previous (-1) line; side-by-side cards count as one line."""
         choices, focused = self._choices, self.focused
         if not isinstance(focused, Choice) or focused not in choices:
             return

@@ -1,4 +1,4 @@
-"""What the models screens know: local models immediately, and ratings for this machine later."""
+"""The data behind the models screens: local models immediately, their ratings for this machine later."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ModelItem:
     is_measured: bool = False
     """Whether its speed was measured in earlier loads rather than predicted."""
     is_loaded: bool = False
-    """Whether an edgechat process has it in memory; the verdict would count that memory as used."""
+    """Whether an edgechat process has it in memory; its verdict would count that memory as used."""
     is_best: bool = False
     """Whether it is recommended."""
     pull: Pull | None = None
@@ -159,10 +159,10 @@ T = TypeVar("T")
 
 
 class KnownModels:
-    """What is known about models. Calls the library in threads; everything else is fast."""
+    """The data about all models. Calls the library in threads; everything else is fast."""
 
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
-        """current: name of the chat's model, which may be stored outside the known places."""
+        """current: name of the chat's model, which may be stored in a place that is not searched."""
         self.rows: Sequence[ModelRow] = ()
         self.hosted: Sequence[RemoteListing] = ()
         self.overview: SurveyOverview | None = None
@@ -228,7 +228,7 @@ class KnownModels:
     # Surveys: all quantizations of a model, rated for this machine.
 
     async def survey(self, item: ModelItem) -> bool:
-        """Survey a model unless already done; return whether there is a new result."""
+        """Survey a model unless it has been surveyed already; return whether there is a new result."""
         if item.survey_name in self._surveys or not _can_be_surveyed(item):
             return False
         try:
@@ -253,7 +253,7 @@ class KnownModels:
         return "Inspecting its quantizations…" if _can_be_surveyed(item) else ""
 
     def surveyed(self, item: ModelItem) -> ModelItem:
-        """Return the item updated with what the survey found out about its quantization."""
+        """Return the item, updated with what the survey found out about its quantization."""
         survey = self.survey_of(item)
         if survey is None:
             return item
@@ -311,7 +311,7 @@ class KnownModels:
                 yield ModelItem(f"at:{listing.server}", ModelGroup.HOSTED, listing.server, gone=gone)
 
     def _remote(self, pulled: set[str]) -> Iterator[ModelItem]:
-        """Yield the other models in the catalogue, best first, with those that are too large at the end."""
+        """Yield the other models in the catalogue, best first, with any that are too large at the end."""
         listed = {row.model.entry.name for row in self.rows if row.model.entry is not None} | pulled
         entries = {
             entry.name: entry

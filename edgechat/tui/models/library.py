@@ -32,7 +32,7 @@ class ModelLibrary:
     catalogue: Callable[[], Sequence[CatalogueEntry]]
     """The models in the catalogue."""
     inventory: Callable[[str | None], Sequence[ModelRow]]
-    """Local models, most recently used first, including the one named, wherever it is stored."""
+    """Local models, most recently used first, including the one named, wherever that is stored."""
     nearby: Callable[[Sequence[ModelRow]], Sequence[ModelRow]]
     """Models in the downloads and working folders that are not listed already."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]

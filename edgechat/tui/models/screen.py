@@ -63,7 +63,7 @@ class Details(Vertical):
     def show(
         self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show a model. survey: None if not available, for the reason given in `waiting`."""
+        """Show a model. survey: None if not available; `waiting` then says why."""
         about = self.query_one("#about", Static)
         title = self.query_one("#quants-title", Static)
         quants = self.query_one("#quants", KeyedList)
@@ -307,7 +307,7 @@ class ModelsScreen(AppScreen[str | None]):
         return self.query_one(ModelBrowser)
 
     def on_resize(self, _: events.Resize) -> None:
-        self.call_after_refresh(self._browser.fill)  # once the panes have their sizes
+        self.call_after_refresh(self._browser.fill)  # once the sizes of the panes are known
 
     # Loading.
 
