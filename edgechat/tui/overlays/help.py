@@ -116,7 +116,7 @@ def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
 
 
 def _once(bindings: Iterable[Binding]) -> list[Binding]:
-    """Return the bindings, keeping only one of those with the same key and description."""
+    """Return the bindings, keeping only one for each combination of key and description."""
     return list({(binding.key, binding.description): binding for binding in bindings}.values())
 
 
@@ -167,7 +167,7 @@ class _HelpSection(Static):
         self.border_title = Content(title)
 
     def filter(self, words: Sequence[str]) -> bool:
-        """Show the rows that contain all words, taking the heading as part of each; return whether any do."""
+        """Show the rows that contain all words, counting the heading as part of each; return if any do."""
         rows = [
             (keys, description)
             for keys, description in self._rows

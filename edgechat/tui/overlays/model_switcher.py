@@ -26,7 +26,7 @@ class ModelName:
 
     name: str
     note: str = ""
-    """A few words about it."""
+    """A short note about it."""
     is_here: bool = True
     """Whether it is on this machine; otherwise it would be downloaded."""
 
@@ -91,7 +91,7 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         self.query_one("#none").display = not models
 
     def _matching(self) -> list[ModelName]:
-        """Return the models that match the typed text, best first; all of them, in order, if it is empty."""
+        """Return the models that match the typed text, best first; without text, all in the given order."""
         query = self.query_one(LineField).value.strip()
         if not query:
             return list(self._models)

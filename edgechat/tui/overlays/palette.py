@@ -29,7 +29,7 @@ from edgechat.tui.widgets.lists import CursorLine
 _WIDTH = 80
 """Maximum width of the palette in cells; it matches the style sheet."""
 _BESIDE = 7
-"""How many of those cells borders, padding and the scroll bar take up."""
+"""Number of those cells that are taken up by borders, padding and the scroll bar."""
 
 
 class Entry(NamedTuple):

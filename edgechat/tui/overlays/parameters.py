@@ -131,7 +131,7 @@ class ParametersScreen(AppDialog[None]):
         preset = self._presets.get(str(event.value))
         if preset is None:
             return
-        # Leave fields that the preset does not set unchanged.
+        # Fields that the preset does not set stay unchanged.
         if preset.adapters is not None:
             self._settings = msgspec.structs.replace(self._settings, adapters=preset.adapters)
         if preset.system is not None:

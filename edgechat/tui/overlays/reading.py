@@ -23,7 +23,7 @@ from edgechat.tui.transcript.turns import pieces_of
 from edgechat.tui.widgets.dialogs import AppDialog, error_text
 
 _MOST_SHOWN = 50_000
-"""Maximum number of characters to show of a whole document."""
+"""Maximum number of characters shown of a passage, which may be a whole document."""
 _GONE = "The file is not in the documents any more."
 _AWAY = "The file is not there now."
 _CHANGED = "The file has changed since."

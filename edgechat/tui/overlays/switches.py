@@ -161,7 +161,7 @@ _FIELDS = {
     ),
     "files": ("Let it read this folder", "a folder; ~ is your home", "."),
 }
-"""Fields for the arguments of tools: title, placeholder, initial value."""
+"""Fields for tools' arguments, each with its title, placeholder and initial value."""
 
 
 class ToolsScreen(SwitchDialog):
@@ -290,7 +290,7 @@ class ToolsScreen(SwitchDialog):
 
     @work(group="open")
     async def _look_into(self, name: str) -> None:
-        """Start tools that are on, and show what they offer or why they fail."""
+        """Start the tools with this name, and show what they offer or why they fail."""
         chosen = self._chosen_as(name)
         self._offered[chosen] = Content(f"Starting {one_line(name, 60)} …").stylize("dim")
         self._show_details()
