@@ -76,7 +76,7 @@ class SettingEntry:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The allowed values, if there are only a few. Choosing None, if listed, leaves it to edgechat."""
+        """The allowed values, if there are only a few. None, if listed, leaves the choice to edgechat."""
         plain = stripped(self.type)
         options = tuple(literals(plain)) or ((True, False) if bool in (plain, *_parts(plain)) else ())
         return (None, *options) if options and type(None) in _parts(plain) else options

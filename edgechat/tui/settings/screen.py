@@ -30,7 +30,7 @@ from edgechat.tui.widgets.key_bar import KeyBar
 
 
 class GroupHeading(Static):
-    """A group's heading. A preset's heading can be focused, to delete the preset."""
+    """A group's heading. A preset's heading can be focused so that the preset can be deleted."""
 
     DEFAULT_CSS = """
     GroupHeading { height: 1; padding: 0 1; text-style: bold; color: $primary; background: $panel; }
@@ -261,7 +261,7 @@ class SettingsScreen(AppScreen[None]):
             self.query_one(ScreenScroll).scroll_home(animate=False)
 
     def action_go(self, by: int) -> None:
-        """Move to the setting above or below; above the first one is the filter."""
+        """Move to the setting above or below; the filter is above the first one."""
         if self._position + by < 0:
             self.action_filter()
         else:
@@ -318,7 +318,7 @@ class SettingsScreen(AppScreen[None]):
 def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
     """Raise ModelNotFound for a model that is neither local nor in the catalogue.
 
-    Raises ModelFileError for a path that is not a model. Blocks, but queries no other programs or servers.
+    Raises ModelFileError for a path that is not a model. Blocks, but contacts no other programs or servers.
     """
     if path not in MODEL_KINDS or value is None or value in (AUTO, NONE, NGRAM, MTP):
         return
