@@ -26,9 +26,9 @@ _STARTS = ("\x1bP>|", "\x1b_G")
 _ENDS = ("\x1b\\", "\a")
 _MOST_LETTERS = 512
 _START_SECONDS = 0.05
-"""Seconds to wait for the rest of a reply's prefix, whose first letters may also be Alt+Shift+P."""
+"""Seconds to wait for the rest of a reply's prefix, which starts like Alt+Shift+P."""
 _REPLY_SECONDS = 1.0
-"""Seconds to wait for the next letter before an incomplete reply is dropped."""
+"""Seconds to wait for the next character before an incomplete reply is dropped."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class TerminalReply(Message):
 
 
 class ReplyReader:
-    """Extracts the terminal's replies from its input, letter by letter.
+    """Extracts the terminal's replies from its input, character by character.
 
     ESC is passed on at once, since it may be a key. If it turns out to start a reply (`is_inside`), the key
     parser must be reset.
@@ -47,7 +47,7 @@ class ReplyReader:
 
     def __init__(self) -> None:
         self._held = ""
-        """The letters received so far of a reply or possible reply, including its ESC."""
+        """The characters received so far of a reply or possible reply, including its ESC."""
         self._at = 0.0
         """When the last of them arrived."""
 
@@ -56,7 +56,7 @@ class ReplyReader:
         return self._held.startswith(_STARTS)
 
     def feed(self, letter: str) -> str | TerminalReply:
-        """Return a complete reply, or the letters found not to be part of one."""
+        """Return a complete reply, or the characters found not to be part of one."""
         before, self._held, self._at = self._held, self._held + letter, monotonic()
         if before.startswith(_STARTS):
             return self._go_on(letter)
@@ -77,7 +77,7 @@ class ReplyReader:
         return ""
 
     def tick(self) -> str:
-        """Return letters that turned out not to be a reply."""
+        """Return characters that turned out not to be a reply."""
         waited = monotonic() - self._at
         if self.is_inside:
             self._held = self._held if waited < _REPLY_SECONDS else ""
@@ -112,7 +112,7 @@ class TerminalInput:
         self._parser = XTermParser()
         self._replies = ReplyReader()
         self._last = ""
-        """The last characters received, as many as a paste's start marker has."""
+        """The last characters received, as many as there are in a paste's start marker."""
         self._pasted: list[str] | None = None
         self._tail = ""
         """The last characters of a paste, which may be part of its end marker."""
@@ -134,7 +134,7 @@ class TerminalInput:
             at += 1
 
     def _take(self, letter: str) -> Iterator[Message]:
-        """Yield the reply or events completed by a letter."""
+        """Yield the reply or events completed by a character."""
         was_inside = self._replies.is_inside
         taken = self._replies.feed(letter)
         if isinstance(taken, TerminalReply):
@@ -178,7 +178,7 @@ class TerminalInput:
                     parser.terminal_size, parser.terminal_pixel_size = size
                     continue
                 yield message
-        except Exception:  # a bug in the parser, for example with huge numbers
+        except Exception:  # a bug in the parser, such as one caused by huge numbers
             self._reset_parser()
 
     def _reset_parser(self) -> None:

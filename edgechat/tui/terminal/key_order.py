@@ -1,7 +1,7 @@
 """Key queue: delivers keys to the focused widget in order.
 
 A key is delivered only once all effects of the previous one are complete, so that no key overtakes a change
-of focus. Several letters in one burst are treated as text, whatever has the focus; only a single letter
+of focus. Several characters in one burst are treated as text, whatever has the focus; only a single character
 triggers its binding.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
 _BURST = 0.02
-"""Letters less than this many seconds apart were not typed: even a held key repeats more slowly."""
+"""Characters less than this many seconds apart were not typed: even a held key repeats more slowly."""
 _HOLD_TIMEOUT = 2.0
 """Maximum seconds that keys wait for the effects of the previous one to complete."""
 
@@ -37,10 +37,10 @@ class KeyQueue:
         self._deliver = deliver
         self._waiting: deque[Typed] = deque()
         self._holds = 0
-        """Number of keys and changes of focus in progress."""
+        """Number of keys and focus changes in progress."""
         self._burst_timer: Timer | None = None
         self._is_burst_over = False
-        """Whether the letters at the front of the queue form a complete burst."""
+        """Whether the characters at the front of the queue form a complete burst."""
 
     async def take(self, event: Typed) -> None:
         """Deliver an event once the earlier ones are done."""
@@ -79,7 +79,7 @@ class KeyQueue:
                     await self._start_search_or_drop(letters)
                     continue
             elif letters and len(letters) == len(self._waiting) and not self._is_burst_over:
-                # call_later runs it after the letters that the app has received but not yet handled.
+                # call_later runs it after the characters that the app has received but not yet handled.
                 end_burst = partial(self._app.call_later, self._end_burst, letters[-1])
                 self._burst_timer = self._app.set_timer(_BURST, end_burst)
                 return
@@ -127,7 +127,7 @@ class KeyQueue:
         return isinstance(self._app.focused, Area | LineField | CommandInput)
 
     def _leading_letters(self) -> list[events.Key]:
-        """Return the first burst of letters in the queue."""
+        """Return the first burst of characters in the queue."""
         letters: list[events.Key] = []
         for event in self._waiting:
             if not (isinstance(event, events.Key) and event.is_printable):
@@ -138,7 +138,7 @@ class KeyQueue:
         return letters
 
     def _is_bound(self, letter: events.Key) -> bool:
-        """Return whether a letter has a binding on this screen, even a disabled one."""
+        """Return whether a character has a binding on this screen, even a disabled one."""
         chain = self._app.screen._modal_binding_chain
         return any(letter.key in bindings.key_to_bindings for _, bindings in chain)
 
@@ -150,7 +150,7 @@ class KeyQueue:
         return self._is_editing
 
     async def _start_search_or_drop(self, letters: list[events.Key]) -> None:
-        """Start a search if the letters begin with a slash, else drop them, as there is no text field."""
+        """Start a search if the burst starts with a slash; otherwise drop it, as there is no text field."""
         if letters and letters[0].key == "slash":
             await self._deliver_next()
             return

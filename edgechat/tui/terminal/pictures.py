@@ -6,8 +6,8 @@ clipped, like any text: https://sw.kovidgoyal.net/kitty/graphics-protocol/#unico
 supports this too.
 
 Sixel and iTerm2 images are part of the screen instead: drawing over them leaves a hole, and the whole picture
-must be sent again for each scrolled line. For 600 x 400 pixels in Sixel, this means 450 KB, 160 ms for
-encoding and 60 ms in xterm.
+must be sent again for each scrolled line. In Sixel, 600 x 400 pixels take up 450 KB, and it takes 160 ms to
+encode them and 60 ms to draw them in xterm.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DIACRITICS = (
     "\u0485\u0486\u0487\u0592\u0593\u0594\u0595\u0597\u0598\u0599\u059c\u059d\u059e\u059f\u05a0\u05a1"
     "\u05a8\u05a9\u05ab\u05ac\u05af\u05c4\u0610\u0611\u0612\u0613\u0614\u0615\u0616\u0617\u0657\u0658"
 )
-"""Combining marks for the numbers from 0 on, taken from the start of Kitty's rowcolumn-diacritics.txt."""
+"""Combining marks for numbers from 0 up, taken from the start of Kitty's rowcolumn-diacritics.txt."""
 MOST_CELLS = len(_DIACRITICS)
 """Maximum number of rows, and of columns, in a picture."""
 _LEVELS = (0, 95, 135, 175, 215, 255)
@@ -155,9 +155,9 @@ def placeholders(number: PictureNumber, columns: int, rows: int) -> tuple[Strip,
 
 
 _PARTS = 8
-"""Number of escape sequences written at once: 33 KB."""
+"""Number of escape sequences written at once, 33 KB in total."""
 _MOST_PIXELS = 1 << 20
-"""Maximum number of pixels in a picture: 3 MB before compression."""
+"""Maximum number of pixels in a picture (3 MB before compression)."""
 _USUAL_CELL = (10, 20)
 """A cell's size in pixels, assumed if the terminal does not report it."""
 
@@ -193,12 +193,12 @@ class SentPicture:
 class TerminalPictures:
     """Sends pictures to the terminal, one at a time, and frees them. Runs in the app's event loop.
 
-    It asks for the terminal's name and then, if terminals of that name show placeholders, whether
+    It asks for the terminal's name and then, if terminals with that name show placeholders, whether
     pictures can be shown now. Nothing waits for the answers; until they arrive, there are no pictures.
     """
 
     def __init__(self, output: PictureOutput, colours: int, on_change: Callable[[], None]) -> None:
-        """colours: how many the terminal has. on_change: called when all pictures must be sent again."""
+        """colours: the number available. on_change: called when all pictures must be sent again."""
         self._output = output
         self._colours = colours
         self._on_change = on_change
@@ -314,7 +314,7 @@ class TerminalPictures:
     def forget(self) -> None:
         """Free all pictures, and have the visible ones requested again.
 
-        The terminal drops them itself when the app is suspended and leaves the alternate screen.
+        The terminal drops pictures itself when the app is suspended and leaves the alternate screen.
         """
         self._free_all()
         self._on_change()

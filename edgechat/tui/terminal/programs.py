@@ -146,7 +146,7 @@ class ClipboardReader:
 
     command: tuple[str, ...]
     decode: Callable[[bytes], bytes] = bytes
-    """Decodes the program's output to an image file."""
+    """Decodes the program's output into an image file."""
 
 
 def _from_applescript(output: bytes) -> bytes:
