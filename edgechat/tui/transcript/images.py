@@ -20,7 +20,7 @@ _SETTLING_SECONDS = 0.1
 _SPARE_PICTURES = 16
 """Number of pictures far from the screen that the terminal may keep, each taking up to 3 MB."""
 _COLOURS = {"256": 256, "truecolor": 1 << 24}
-"""Number of colours for each of Rich's colour system names."""
+"""Number of colours in each colour system, keyed by Rich's name for the system."""
 
 
 class _NoPictures:

@@ -50,7 +50,7 @@ class Piece:
         self.turn = ""
         """Its turn's id; empty if it belongs to none."""
         self.current = False
-        """Whether its turn is the current one, which keys act on."""
+        """Whether its turn is the current one, which key presses act on."""
         self.left_out = False
         """Whether its turn is no longer sent to the model."""
         self.finder: Finder | None = None
@@ -228,7 +228,7 @@ class ThoughtPiece(FoldedPiece):
 
 
 class CutPiece(Piece):
-    """The line below the turns that are no longer sent."""
+    """The line below the turns that are no longer sent to the model."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         return [RenderedLine(Content("╌" * width).stylize(".warning")), *wrap(self.text, width, ".faint")]
@@ -337,7 +337,7 @@ class UserSheet(PieceSheet[UserPiece]):
         wanted: ThumbnailKey
 
     def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
-        """Show these thumbnails; one with a problem takes up no space."""
+        """Show these thumbnails; one that has a problem takes up no space."""
         self._piece.thumbnails |= made
         self.changed()
         self.redraw()

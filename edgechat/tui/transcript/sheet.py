@@ -52,7 +52,7 @@ _STYLES = {
     "code-deleted": "color: $error",
     "code-inserted": "color: $success",
 }
-"""Component classes with their styles. Spans refer to them as '.strong'."""
+"""Component classes with their styles. Spans refer to them by names such as '.strong'."""
 
 
 class Sheet(Widget):

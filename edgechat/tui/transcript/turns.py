@@ -49,7 +49,7 @@ Passages = Mapping[int, Attachment]
 """Passages that a conversation's replies may cite, keyed by number; more may be added."""
 NO_PASSAGES: Passages = MappingProxyType({})
 _MOST_TOLD = 300
-"""Maximum number of characters of a passage to show in the tooltip for its number."""
+"""Maximum number of characters of a passage to show in a citation's tooltip."""
 
 
 class ReplyPiece(Piece):
@@ -316,7 +316,7 @@ def _ending_of(turn: Turn) -> list[Piece]:
 
 
 def _thought_figures(turn: Turn) -> tuple[int, float]:
-    """Return how many tokens and seconds the thinking after a reply's last call took."""
+    """Return how many tokens and seconds the thinking after a reply's last tool call took."""
     if turn.figures is None:
         return 0, 0.0
     tokens = turn.figures.thinking_tokens - sum(part.thinking_tokens for part in turn.rounds)

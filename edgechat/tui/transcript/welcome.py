@@ -120,7 +120,7 @@ class WelcomePiece(Piece):
 
     @property
     def _whereto(self) -> str:
-        """A sentence that says where the user's text is sent."""
+        """A sentence saying where the user's text is sent."""
         remote = self._plan.remote if self._plan is not None else None
         if remote is None or not remote.url:  # a server without a URL is edgechat's own child process
             return "What you write stays on this machine."
