@@ -42,7 +42,7 @@ class AppScreen(Screen[ScreenResultType]):
 
 
 class ScreenScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """A list without keys of its own: the screen's keys scroll it or move the focus within it."""
+    """A list with no keys of its own: the screen's keys scroll it or move the focus within it."""
 
 
 class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
