@@ -50,7 +50,7 @@ _QUIT_AGAIN = 3.0
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How the app starts."""
+    """Options for starting the app."""
 
     model: str | None = None
     """A model's path or name; None for the last one used."""

@@ -84,7 +84,7 @@ class ChatScreen(ChatLayout):
         self._controller: ChatController | None = None
         self._continues_last = last
         self._early: list[events.Key | events.Paste] | None = []
-        """Keys typed before the prompt has focus; None from then on."""
+        """Keys typed before the prompt is focused; None after that."""
 
     def on_mount(self) -> None:
         """Show the welcome text, then open the prompt and start the controller."""

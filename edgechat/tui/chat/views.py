@@ -13,7 +13,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.tools.consent import Answer, Question
 
 Branch = tuple[int, int]
-"""The index of this version of a turn, from 0, and the number of versions."""
+"""The zero-based index of this version of a turn, and the number of versions."""
 
 
 class ReplyView(Protocol):
@@ -47,7 +47,7 @@ class TranscriptView(Protocol):
         """Show the current model at the top of a new conversation."""
 
     def add_note(self, text: str) -> bool:
-        """Show a note at the top of a new conversation; return False if it is no longer new."""
+        """Show a note at the top of a new conversation; return False if the conversation is no longer new."""
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
         """Draw the line below the turns that are no longer sent to the model."""
@@ -55,7 +55,7 @@ class TranscriptView(Protocol):
     def new_reply(self) -> ReplyView: ...
 
     def resume_reply(self, turn: Turn) -> ReplyView:
-        """Return a view for the rest of a reply that ended early, hiding the note on how it ended."""
+        """Return a view for the rest of a reply that ended early, hiding the note about how it ended."""
 
     def follow_end(self) -> None:
         """Scroll to the end, and stay there when text is added."""

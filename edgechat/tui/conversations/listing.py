@@ -253,7 +253,7 @@ class ChatList(ScrollView, can_focus=True):
         action: str
         row: SelectableRow | None = None
         text: str = ""
-        """The new title, or the words searched for."""
+        """The new title, or the words to search for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ class ChatList(ScrollView, can_focus=True):
         self.refresh_bindings()
 
     def mark(self, current: str | None, writing: frozenset[str]) -> None:
-        """Mark the open conversation, and those in which a reply is being written."""
+        """Mark the open conversation, and those with a reply in progress."""
         if (current, writing) != (self._current, self._writing):
             self._current, self._writing = current, writing
             self.refresh()

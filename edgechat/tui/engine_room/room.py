@@ -131,7 +131,7 @@ class EngineRoom(VerticalScroll):
             section.show(snapshot)
 
     def show_server(self, load: ServerLoad | None) -> None:
-        """Show the load of a remote engine's server."""
+        """Show the load on a remote engine's server."""
         self.server.show(load)
         self.speed.changed()
 

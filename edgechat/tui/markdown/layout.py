@@ -53,7 +53,7 @@ def lines_of(block: Block, width: int) -> list[RenderedLine]:
 
 
 def unfilled(lines: Sequence[RenderedLine]) -> list[RenderedLine]:
-    """Return lines without padding, and without code headings that name no language."""
+    """Return lines without padding, and without code headings that do not name a language."""
     named = [
         line for line in lines if not line.code or line.content.plain[: -line.trail].rstrip()[-1:] != _BAR[0]
     ]

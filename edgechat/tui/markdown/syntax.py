@@ -204,7 +204,7 @@ def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
 
 
 def _display_at(line: str) -> tuple[str, str]:
-    """Return the delimiters of a displayed formula that starts the line; empty if there is none."""
+    """Return the delimiters of a displayed formula at the start of the line; empty if there is none."""
     if line.startswith(("$$", "\\[")) and line[2:3] != "$":
         return line[:2], _CLOSING[line[:2]]
     match = _BEGIN.match(line)

@@ -323,7 +323,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         return self._local[int(number) - 1] if is_local else None
 
     def _place_cursor(self, at: ModelItem | None) -> None:
-        """Focus the best choice unless the user has moved; at: the local model that they moved to, if any."""
+        """Focus the best choice unless the user has moved. at: the local model they moved to, if any."""
         keys = [item.key for item in self._local]
         if at is not None and at.key in keys:
             self.set_focus(self._choice(f"local-{keys.index(at.key) + 1}"))

@@ -69,7 +69,7 @@ class ModelItem:
     hosted: RemoteRow | None = None
     """A remote model's row."""
     gone: str = ""
-    """Why a server lists no models; `name` is then the server's."""
+    """Why a server lists no models; in that case, `name` is the name of the server."""
 
     @property
     def damage(self) -> str:

@@ -167,7 +167,7 @@ class _HelpSection(Static):
         self.border_title = Content(title)
 
     def filter(self, words: Sequence[str]) -> bool:
-        """Show the rows that contain all words, counting the heading as part of each; return if any do."""
+        """Show the rows that, together with the heading, contain all words; return whether there are any."""
         rows = [
             (keys, description)
             for keys, description in self._rows

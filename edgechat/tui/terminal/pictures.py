@@ -306,7 +306,7 @@ class TerminalPictures:
                 self._freed.append(number)
 
     def fit(self) -> None:
-        """Have all pictures sent again if the cell size has changed, for example with a larger font."""
+        """Have all pictures sent again if the cell size has changed, for example because of a larger font."""
         size, self._cell_size = self._cell_size, self._output.cell_size
         if size != self._cell_size:
             self.forget()

@@ -450,7 +450,7 @@ def wrap(text: str, width: int, style: str) -> list[RenderedLine]:
 
 
 class Finder:
-    """Finds the words of a query, by the same rules as the search of all conversations."""
+    """Finds the words of a query, using the same rules as the search across all conversations."""
 
     def __init__(self, query: str) -> None:
         from edgechat.chat.storage.search import marks, parse_query

@@ -94,7 +94,7 @@ class Sheet(Widget):
         raise NotImplementedError
 
     def changed(self) -> None:
-        """Lay out the lines again, and redraw those from the first difference on."""
+        """Lay out the lines again, and redraw them from the first difference onwards."""
         if not self._width:
             return
         old = self._lines

@@ -311,7 +311,7 @@ class Transcript(VerticalScroll):
         for placement in placements:
             x, _, width, _ = region = placement.region
             if placement.widget is self._filler:
-                # Stands in for the pieces below; keeps short text at the top, and long text off the prompt.
+                # Fills the space below; keeps short text at the top, and long text clear of the prompt.
                 region = Region(x, bottom, width, end - bottom)
             else:
                 region = region.translate((0, top))

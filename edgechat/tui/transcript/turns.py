@@ -253,7 +253,7 @@ _LIMITS = {
 def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1), passages: Passages = NO_PASSAGES) -> list[Piece]:
     """Return the pieces that show a turn.
 
-    branch: the index of this version of the turn, from 0, and the number of versions.
+    branch: the zero-based index of this version of the turn, and the number of versions.
     passages: those that a reply may cite.
     """
     pieces: list[Piece] = []
