@@ -209,7 +209,7 @@ def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind 
 
 
 def _place(kind: Kind, kinds: list[Kind | None], counters: Sequence[Counter[Kind]]) -> None:
-    """Give a kind one character near where it is most frequent, without taking away another's only one."""
+    """Give a kind one character near where it is most frequent, sparing the only one of any other kind."""
     best = max(range(len(kinds)), key=lambda at: counters[at][kind])
     counts = Counter(kinds)
     spare = [at for at, other in enumerate(kinds) if other is None or counts[other] > 1]

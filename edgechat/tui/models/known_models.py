@@ -1,4 +1,4 @@
-"""The data behind the models screens: local models immediately, their ratings for this machine later."""
+"""Data for the models screens: local models are listed at once, and rated for this machine later."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ T = TypeVar("T")
 
 
 class KnownModels:
-    """The data about all models. Calls the library in threads; everything else is fast."""
+    """Everything known about the models. Calls the library in threads; all other operations are fast."""
 
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
         """current: name of the chat's model, which may be stored in a place that is not searched."""

@@ -91,7 +91,7 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         self.query_one("#none").display = not models
 
     def _matching(self) -> list[ModelName]:
-        """Return the models that match the typed text, best first; without text, all in the given order."""
+        """Return the models that match the typed text, best first; without text, all in their usual order."""
         query = self.query_one(LineField).value.strip()
         if not query:
             return list(self._models)
