@@ -1,4 +1,4 @@
-"""mcp.json: the configuration of tool servers, in a common format, and where other programs store theirs.
+"""mcp.json: the configuration of tool servers, in a widely used format. Also finds other programs' files.
 
     {"mcpServers": {
         "disk": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]},
@@ -145,7 +145,7 @@ def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
 
 
 def entry_of(server: ServerConfig) -> dict[str, Any]:
-    """Return a server's entry in mcp.json."""
+    """Return the entry for a server, as stored in mcp.json."""
     entry: dict[str, Any] = msgspec.to_builtins(server)
     del entry["name"]
     return entry
@@ -162,7 +162,7 @@ def add_servers(path: Path, *servers: ServerConfig) -> None:
 
 
 def remove_server(path: Path, name: str) -> bool:
-    """Remove a server from a file; return whether it was there. Raises SettingsError."""
+    """Remove a server from a file; return whether the file contained it. Raises SettingsError."""
     with _locked(path):
         document, entries = _document(path), entries_of(path)
         if entries.pop(name, None) is None:

@@ -40,16 +40,16 @@ class Question:
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks the user; cancelled if nobody is going to answer."""
+"""Asks the user. Cancelled if no answer is going to come."""
 
 
 Permission = Callable[[ToolSpec, str], Awaitable[bool]]
-"""Decides whether to call a tool with the given arguments, which are as the model wrote them."""
+"""Decides whether to call a tool. The arguments are passed exactly as the model wrote them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the user's earlier answers decide about a tool."""
+    """What the user's earlier answers mean for a tool."""
 
     allowed: bool | None
     """None if the user must be asked."""
@@ -136,12 +136,12 @@ class ConsentStore:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """path: see `consents_path`; None stores answers in memory, for chats that are not saved either."""
+        """path: see `consents_path`; None to store answers in memory only, for chats that are not saved."""
         self._path = path
         self._in_memory: tuple[GivenConsent, ...] = ()
 
     async def standing(self, tool: ToolSpec, chat_id: str) -> Standing:
-        """Return what earlier answers decide about a tool in a chat."""
+        """Return what earlier answers mean for a tool in a chat."""
         kept = [one for one in await self.given() if (one.server, one.tool) == (tool.server, tool.name)]
         if any(one.answer == "never" for one in kept):
             return Standing(False)
@@ -182,7 +182,7 @@ class ConsentStore:
         return await asyncio.to_thread(_read, self._path)
 
     async def withdraw(self, server: str, tool: str | None = None) -> int:
-        """Delete the answers about a tool or a whole server; return how many. Raises StoreError."""
+        """Delete the answers for a tool or a whole server; return how many there were. Raises StoreError."""
         found = [one for one in await self.given() if one.server == server and tool in (None, one.tool)]
         if found:
             gone = {(one.server, one.tool) for one in found}

@@ -50,12 +50,12 @@ class ToolSet:
     tools: tuple[ToolSpec, ...] = ()
     """Sorted by server, then by name, so that the prompt does not change."""
     problems: tuple[EdgechatError, ...] = ()
-    """Why chosen servers are missing; each error names its server and says what to do next."""
+    """Why some of the chosen servers are missing; each error names its server and says what to do next."""
     servers: Mapping[str, ToolServer] = field(default_factory=dict, repr=False, compare=False)
     """The servers that offer the tools, keyed by name."""
 
     def find(self, model_name: str) -> ToolSpec | None:
-        """Return the tool that has this name for the model, or None."""
+        """Return the tool that the model knows by this name, or None."""
         return next((tool for tool in self.tools if tool.model_name == model_name), None)
 
     async def call(
@@ -84,7 +84,7 @@ class ToolSet:
 
 
 class ToolRegistry:
-    """A program's tool servers, shared by all its chats. They start on first use and end with `close`."""
+    """A program's tool servers, shared by all its chats. They start on first use; `close` stops them."""
 
     def __init__(
         self, search_chats: SearchChats | None = None, search_documents: SearchDocuments | None = None

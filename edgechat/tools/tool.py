@@ -21,7 +21,7 @@ MAX_TOOLS = 128
 MAX_DESCRIPTION = 4096
 """Maximum number of characters; longer descriptions are cut."""
 MAX_SCHEMA, MAX_SCHEMA_DEPTH = 16_384, 32
-"""Maximum characters and nesting depth of a schema; tools that exceed them are left out."""
+"""Maximum length of a schema in characters, and its maximum nesting depth; other tools are left out."""
 MAX_ARGUMENTS = 256 * 1024
 """Maximum number of characters in a call's arguments."""
 MAX_RESULT = 32 * 1024
@@ -55,7 +55,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     built_in: bool = False
     """Whether it is part of edgechat."""
     harmless: bool = False
-    """Whether it needs no consent; only for built-in tools that read none of the user's data."""
+    """Whether it needs no consent. Only for built-in tools that do not read the user's data."""
 
     @property
     def model_name(self) -> str:
@@ -65,7 +65,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pin(self) -> str:
-        """SHA-256, in hexadecimal, of everything that a consent covers: names, description and schema."""
+        """SHA-256, in hexadecimal, of everything that consent covers: names, description and schema."""
         schema = json.dumps(json.loads(self.schema), sort_keys=True)
         parts = [self.server, self.name, self.title, self.description, schema]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -76,15 +76,15 @@ class ToolResult:
     """The result of a call. It is untrusted: it comes from a server, a file or the web."""
 
     text: str
-    """For the model, without control characters; if the call failed, the reason."""
+    """Text for the model, without control characters; if the call failed, it gives the reason."""
     images: tuple[bytes, ...] = ()
     """Image files, unchecked: decode them with `edgechat.base.images` only."""
     failed: bool = False
     """Whether the tool reported a failure, or the call itself failed."""
     error: EdgechatError | None = None
-    """Why the tool did not answer, and what to do next, for the user; None if it did answer."""
+    """Tells the user why the tool did not answer, and what to do next; None if it did answer."""
     left_out: int = 0
-    """Number of characters that were cut; if any were, `text` says so at its end."""
+    """Number of characters that were cut; unless it is 0, `text` ends by saying so."""
     seconds: float = 0.0
 
 
@@ -101,7 +101,7 @@ class ToolServer(Protocol):
         ...
 
     async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
-        """Call a tool with a JSON object, given as text.
+        """Call a tool. arguments: a JSON object as text.
 
         Raises ToolError if there is no answer, or if the tool no longer matches `tool`. Cancelling this
         cancels the call on the server. The caller limits the time and the length of the text.

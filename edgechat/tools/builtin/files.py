@@ -159,7 +159,7 @@ class _Files:
         return "\n".join(hits[:_MOST_FOUND]) + ending
 
     def _lines(self, path: Path) -> Iterator[tuple[str, str]]:
-        """Yield 'PATH:NUMBER' and the text for each line of a file; nothing if it is not readable text."""
+        """Yield 'PATH:NUMBER' and the text for each line of a file, or nothing if it is not readable text."""
         if path.is_dir():
             return
         name = path.relative_to(self._root).as_posix()
@@ -168,7 +168,7 @@ class _Files:
                 yield f"{flat(name)}:{number}", line
 
     def _walk(self, name: str, most: int) -> tuple[Path, list[str], bool]:
-        """Return a folder, the entries below it, and whether they are all there; see `walk`."""
+        """Return a folder, the entries below it, and whether the list of entries is complete; see `walk`."""
         folder = self._resolved(name) if name.strip("./\\ ") else self._root
         try:
             contents = walk(folder, most=most, seconds=_SECONDS)
@@ -203,9 +203,9 @@ class _Files:
 
 
 def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:
-    """Return hints if no line contains `text`: files named like it, lines with its rarest words, or any file.
+    """Return hints when no line contains `text`: similar file names, lines with its rare words, or any files.
 
-    near: lines, each with the words of `text` that it contains.
+    near: lines that contain words from `text`, each paired with those words.
     """
     shown = [flat((folder / file).as_posix()) for file in sorted(files)]
     if named := [file for file in shown if text in file.casefold()]:

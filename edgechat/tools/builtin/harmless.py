@@ -18,10 +18,10 @@ from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_CHARACTERS = 500
 _MOST_BITS = 4096
-"""Maximum size of integers, so that arithmetic on them stays fast."""
+"""Maximum size of integers, in bits; keeps arithmetic fast."""
 _MOST_FACTORIAL = 500
 _MOST_DIGITS = 400
-"""Maximum number of digits to round to, since Python computes a power of ten for them."""
+"""Maximum number of digits to round to: Python computes 10 to that power."""
 Number = int | float
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {

@@ -30,7 +30,7 @@ class FoundInChats:
 
 
 SearchChats = Callable[[str, int], Awaitable[Sequence[FoundInChats]]]
-"""Takes words and a limit; returns the places that contain all words, best first. Raises StoreError."""
+"""Takes words and a limit; returns the places that contain all the words, best first. Raises StoreError."""
 
 
 class ChatSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class ChatSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def past_chats(search: SearchChats) -> BuiltInGroup:
-    """Return the tool that searches conversations with `search`."""
+    """Return the tool that searches conversations by calling `search`."""
 
     async def run(wanted: ChatSearch) -> str:
         try:
@@ -70,7 +70,7 @@ class DocumentQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def documents_named(names: str, search: SearchDocuments) -> BuiltInGroup:
-    """Return the tool that searches documents with `search`.
+    """Return the tool that searches documents by calling `search`.
 
     names: the collections, joined as NAME+NAME.
     """

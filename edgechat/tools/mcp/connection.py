@@ -206,7 +206,7 @@ class McpConnection:
                 self._send(CancelCall(id))
 
     async def _read(self) -> None:
-        """Pass each answer to the request waiting for it and, at the end, an error to those that remain."""
+        """Pass each answer to the request waiting for it; at the end, fail any requests still waiting."""
         assert self._process.stdout is not None
         stdout, decoder = self._process.stdout, msgspec.msgpack.Decoder(FromChild)
         with contextlib.suppress(

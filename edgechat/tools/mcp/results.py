@@ -1,4 +1,4 @@
-"""Converts the SDK's tools and results to edgechat's own, which are limited in size."""
+"""Converts the SDK's tools and results to edgechat's own types, which are limited in size."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _MAX_NAME, _MAX_TITLE = 128, 200
 _MOST_TEXT = 4 * MAX_RESULT
-"""Maximum number of characters that the child sends per result; the parent cuts it further."""
+"""Maximum number of characters that the child sends per result; the parent truncates it further."""
 _LEFT_OUT_SHOWN = 20
 
 
 def specs_of(server: str, tools: Iterable[Tool]) -> tuple[list[ToolSpec], list[str]]:
-    """Return the tools that can be offered, sorted by name, and why the others cannot."""
+    """Return the tools that can be offered, sorted by name, and the reasons why any others cannot."""
     specs, left_out = dict[str, ToolSpec](), list[str]()
     for tool in tools:
         why = "two have its name" if tool.name in specs else _flaw(tool)

@@ -17,7 +17,7 @@ from edgechat.tools.mcp.connection import McpConnection
 from edgechat.tools.tool import ToolResult, ToolSpec
 
 MOST_STARTS, STARTS_WITHIN = 3, 600.0
-"""Maximum number of starts within a period, which is given in seconds."""
+"""Maximum number of starts, and the period in seconds to which it applies."""
 _PAUSE = 60.0
 """Number of seconds to wait before retrying a failed start."""
 

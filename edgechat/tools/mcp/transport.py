@@ -38,7 +38,7 @@ class _Allowance:
         self.n_bytes, self.n_lines = _MOST_BYTES, _MOST_LINES
 
     def take(self, data: bytes) -> bool:
-        """Count data as received; return whether a limit is exceeded."""
+        """Count received data; return whether a limit has been exceeded."""
         self.n_bytes -= len(data)
         self.n_lines -= data.count(b"\n")
         return self.n_bytes < 0 or self.n_lines < 0
@@ -116,7 +116,7 @@ async def _write(process: ServerProcess, from_session: Any, allowance: _Allowanc
 
 
 async def _spawn(config: ServerConfig, log: int) -> ServerProcess:
-    """Start the process in a new session or, on Windows, in a job that ends with this process."""
+    """Start the process in a new session or, on Windows, in a job object that ends with this process."""
     command, folder = [config.command, *config.args], config.cwd or os.path.expanduser("~")
     environment = {**needed_environment(), **config.env}
     with os.fdopen(log, "w") as errors:
