@@ -1,7 +1,7 @@
 """Child process that talks to one tool server through the official SDK.
 
-It ends when edgechat does, and the server ends with it. Anything that the SDK does not limit (the length of a
-message, the time to parse it) is limited by killing both: see `Watch`.
+It exits when edgechat does, and takes the server with it. `Watch` enforces limits that the SDK lacks, such as
+those on message length and parsing time, by killing both.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _MOST_PAGES = 32
 _LISTED_FOR = 60.0
-"""Number of seconds after which to list tools again if the server does not announce changes."""
+"""Number of seconds after which the tools are listed again if the server does not announce changes."""
 _READ_SECONDS = 3600.0
 """Time limit for one request; the parent gives up sooner, and then cancels it."""
 _SESSIONLESS = "2026-07-28"
@@ -60,7 +60,7 @@ _MEMORY = 512 * 2**20
 """Memory limit for the child. The SDK alone takes about 80 MiB."""
 _POLL_SECONDS = 1.0
 _BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
-"""A child that uses this much processor time within the window is being flooded, or is stuck in a schema."""
+"""A child that uses this much processor time within the window is being flooded, or is stuck on a schema."""
 _LOG_BYTES = 2**20
 _TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
@@ -233,7 +233,7 @@ def main() -> None:
 
 
 class Watch:
-    """Ends the child if it uses too much memory or time, or if its server has ended."""
+    """Kills the child if it uses too much memory or time, or if its server has exited."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         """on_lost: called once with the reason, worded to complete 'The tool server NAME ...'."""
@@ -279,7 +279,7 @@ class Watch:
 
 
 class ServerLog:
-    """A server's stderr: the beginning is copied to this process's stderr, the end is kept for messages."""
+    """A server's stderr: the start is copied to this process's stderr; the end is kept for error messages."""
 
     def __init__(self) -> None:
         self._tail = b""
