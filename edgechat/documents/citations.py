@@ -21,7 +21,7 @@ CITATIONS = re.compile(rf"(?<![\w\]])(?:{CITATION.pattern})+(?![(\[])")
 _QUOTATION = re.compile(r"“([^”\n]{1,2000})”|„([^“”\n]{1,2000})[“”]|«([^»\n]{1,2000})»|\"([^\"\n]{1,2000})\"")
 _CODE = re.compile(r"^(```+|~~~+).*?(?:^\1|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LEAST_WORDS = 4
-"""A shorter quotation is a name or a term, not a claim about a source."""
+"""Shorter quotations are names or terms, not claims about a source."""
 _NOT_WORDS = re.compile(r"[\W_]+")
 _ELLIPSIS = re.compile(r"\s*(?:\[?…\]?|\[?\.\.\.\]?)\s*")
 
@@ -78,7 +78,7 @@ def _words(text: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """Return text with code replaced by spaces."""
+    """Return text with all code replaced by spaces."""
     return _CODE.sub(lambda match: " " * len(match[0]), text)
 
 
@@ -96,7 +96,7 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     digest: str
     """SHA-256 of the file when it was read, in hexadecimal."""
     start: int
-    """Number of its first line in the file's text, counting from 1."""
+    """Line number at which it starts in the file's text, counting from 1."""
     end: int
     place: str = ""
     """Human-readable place: 'lines 3–10', 'page 2'; '' for a whole document."""
@@ -119,10 +119,10 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def place_of(file: File, start: int, end: int, heading: str = "") -> str:
-    """Return a human-readable range of lines in a file, in the file's units.
+    """Return a human-readable name for a range of lines in a file, in the file's units.
 
-    heading: the section's heading; used instead if the unit is a paragraph, because lines are not visible
-    then.
+    heading: the section's heading; used instead of line numbers if the unit is a paragraph, because its lines
+    are not visible to readers.
     """
     if file.unit == "paragraph" and heading:
         return f"“{heading}”"

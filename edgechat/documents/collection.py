@@ -23,7 +23,7 @@ from edgechat.documents.passages import Passage
 _VERSION = 3
 _BUSY_SECONDS = 10.0
 MOST_NAMES = 3
-"""How many names to keep of files that are not read because of their kind."""
+"""Number of file names to store as examples of files that are skipped because of their kind."""
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Chinese and Japanese characters, which are written without spaces, as regular expression ranges."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -80,11 +80,11 @@ _FROM_1 = f"ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';\n{_FRO
 
 
 class OtherFiles(msgspec.Struct, frozen=True):
-    """The files in a folder that are not read because of their kind."""
+    """The files in a folder that are skipped because of their kind."""
 
     count: int = 0
     names: tuple[str, ...] = ()
-    """The first few names, in the form of `File.name`."""
+    """The first few names, formatted like `File.name`."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -101,7 +101,7 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
 
 def listed(names: Sequence[str], count: int) -> str:
-    """Return `names`, the first of `count` names in total, on one line."""
+    """Return a list of names on one line. names: the first of `count` names in total."""
     rest = f" and {count - len(names):,} more" if count > len(names) else ""
     return f"{', '.join(names)}{rest}"
 
@@ -111,9 +111,9 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     device: str
-    """The device it is on (st_dev), as of when it was last read; '' if it never was."""
+    """The device it was on (st_dev) when last read; '' if it has never been read."""
     files: int
-    """Number of files with text, as of when it was last read."""
+    """Number of files with text when it was last read."""
     is_file: bool
     others: OtherFiles = OtherFiles()
 
@@ -137,15 +137,15 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
     """Time of its last modification, in nanoseconds."""
     digest: str = ""
-    """SHA-256 of its bytes, in hexadecimal; '' if it could not be read but should be tried again."""
+    """SHA-256 of its bytes, in hexadecimal; '' if it could not be read and should be retried."""
     unit: str = "line"
-    """The unit in which places in it are given: line, page, chapter, cell, paragraph or row."""
+    """The unit used to describe places in it: line, page, chapter, cell, paragraph or row."""
     starts: tuple[int, ...] = ()
-    """Number of the first line of each page, chapter or cell."""
+    """Line number at which each page, chapter or cell starts."""
     n_bytes: int = 0
-    """Size of its text as UTF-8."""
+    """Size of its text in bytes of UTF-8."""
     note: str = ""
-    """Why it is not in the collection, or only partly; '' if all of it is."""
+    """Why all or part of it is missing from the collection; '' if nothing is missing."""
     id: int = 0
 
     @property
@@ -178,7 +178,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Files with text."""
     passages: int
     n_bytes: int
-    """Size of their text as UTF-8."""
+    """Size of their text in bytes of UTF-8."""
     embedded: int
     """Number of passages with a vector."""
 
@@ -328,7 +328,7 @@ class Collection:
             self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
     def put_others(self, path: str, others: OtherFiles) -> None:
-        """Record which files below a root are not read because of their kind."""
+        """Record which files below a root are skipped because of their kind."""
         with self.transaction():
             values = (msgspec.json.encode(others).decode(), path)
             self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)
@@ -345,7 +345,7 @@ class Collection:
         return [_file(row) for row in rows]
 
     def left_out(self) -> list[File]:
-        """Return the files that were not read, or only partly (see `File.note`), sorted by name."""
+        """Return the files that were not read in full (see `File.note`), sorted by name."""
         with self._translated():
             query = f"SELECT {_FILE} FROM files WHERE note != '' ORDER BY root, path"
             return [_file(row) for row in self._db.execute(query)]
@@ -465,7 +465,7 @@ class Collection:
     def without_vector(self, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
         """Return the ids and texts, including headings, of passages that have no vector from a model.
 
-        Only ids above `after` are searched, so that passages with a vector are not scanned every time.
+        Only ids above `after` are searched, so that passages with a vector are not scanned on every call.
         """
         with self._translated():
             rows = self._db.execute(

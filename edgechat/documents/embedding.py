@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _TEXTS, _CHARACTERS = 256, 1 << 20
 """Maximum number of texts, and of characters, in one request."""
 _LONGEST = 1 << 16
-"""Maximum characters of a text sent to the worker, which truncates it to the model's context."""
+"""Maximum number of characters per text sent to the worker, which truncates texts to the model's context."""
 
 
 class SearchModel:
@@ -55,7 +55,7 @@ class SearchModel:
         self._closed = False
 
     async def close(self) -> None:
-        """Stop the worker and end all calls."""
+        """Stop the worker. Calls in progress raise EngineClosed."""
         self._closed = True
         if self._engine is not None:
             await self._engine.close()
@@ -92,15 +92,15 @@ class Embedder(SearchModel):
     async def passages(
         self, texts: Sequence[str], on_progress: Callable[[int], None] = lambda _done: None
     ) -> Vectors:
-        """Return the unit vectors (n, d) of texts to be searched.
+        """Return the unit vectors (n, d) for texts to be searched.
 
         Texts longer than the model's context are truncated. on_progress: receives the number of texts
-        finished.
+        finished so far.
         """
         return await self._vectors([self._prefixes.passage + text[:_LONGEST] for text in texts], on_progress)
 
     async def query(self, text: str) -> Vectors:
-        """Return the unit vector (d,) of a query."""
+        """Return the unit vector (d,) for a query."""
         vectors = await self._vectors([self._prefixes.query + text[:_LONGEST]], lambda _done: None)
         return vectors.reshape(-1)
 
@@ -123,7 +123,7 @@ class Embedder(SearchModel):
 def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
     """Return the embedding model to use on this machine, or None if there is none. Reads the disk.
 
-    staying: returns the plans of models that stay loaded, for which it leaves room in memory. Raises
+    staying: returns the plans of models that stay loaded, so that memory is left for them. Raises
     SettingsError, and ModelNotFound or ModelFileError for a model named in settings.toml.
     """
     config = settings.load()
@@ -176,7 +176,7 @@ def closed() -> EngineClosed:
 
 
 _BLOCK = 1 << 14
-"""Vectors converted to floats at a time."""
+"""Number of vectors to convert to floats at a time."""
 
 
 def packed(vectors: Vectors) -> bytes:
@@ -208,7 +208,7 @@ class VectorIndex:
         return len(self._ids)
 
     def nearest(self, vector: Vectors, limit: int) -> list[int]:
-        """Return the ids of the vectors nearest to `vector` (d,), nearest first; [] if d differs."""
+        """Return the ids of the vectors nearest to `vector` (d,), nearest first; [] if their sizes differ."""
         import numpy as np
 
         if not len(self) or vector.shape != self._rows.shape[1:]:

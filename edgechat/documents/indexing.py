@@ -44,9 +44,9 @@ class Update(msgspec.Struct, kw_only=True):
     removed: int = 0
     unchanged: int = 0
     left_out: list[File] = msgspec.field(default_factory=list)
-    """Documents that are not in the collection, or only partly; their `note` says why."""
+    """Documents that are not in the collection, or only in part; their `note` says why."""
     others: OtherFiles = OtherFiles()
-    """Files that are not read because of their kind."""
+    """Files that were skipped because of their kind."""
     away: list[Root] = msgspec.field(default_factory=list)
     """Folders and files that are unavailable; they stay in the collection unchanged."""
     is_complete: bool = True
@@ -118,7 +118,7 @@ def is_away(root: Root) -> bool:
     """Return whether a folder or file is unavailable, for example on an unplugged drive.
 
     A missing file counts as deleted if its folder exists. An empty folder counts as unavailable if its device
-    has changed, because it is then the mount point of a drive.
+    has changed, because it is then just the mount point of a drive that is not mounted.
     """
     path = Path(root.path)
     try:
@@ -160,7 +160,7 @@ def _take(
 ) -> File:
     """Read a file into the collection; return it, or `before` if nothing has changed.
 
-    If the file is not read through no fault of its own, the reason is added to `failing`.
+    If something other than the file itself prevents reading, the reason is added to `failing`.
     """
     if file.note:
         return _leave_out(collection, file, before, file.note)

@@ -36,10 +36,10 @@ FRESH_SECONDS = 10.0
 """A collection updated within this many seconds is not checked again before answering a question."""
 _MOST_RANKED = 24
 _BATCH = 16
-"""Number of passages embedded between writes: the most that an interruption can lose."""
+"""Number of passages to embed between writes, and the most that an interruption can lose."""
 
 Piece = tuple[str, list[Found], bool]
-"""The name of a collection, some passages from one document, and whether they make up the whole document."""
+"""The name of a collection, some passages from a document, and whether they make up the whole document."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ class DocumentLibrary:
         """Compute missing vectors for at most `most` passages; return how many were computed.
 
         Does nothing without an embedding model. If it is cancelled, finished vectors are kept. on_progress:
-        counts the passages of each collection in turn. Raises EdgechatError.
+        counts the passages separately for each collection. Raises EdgechatError.
         """
         embedder, done = await self.embedder(), 0
         if embedder is None:
@@ -212,7 +212,7 @@ class DocumentLibrary:
                 await self._do_without_meaning(error)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
-        """Return, for each collection, the ids of the passages closest in meaning; [] without a model.
+        """Return, for each collection, the ids of the passages closest in meaning; [] if there is no model.
 
         embed: see `find`.
         """
@@ -272,7 +272,7 @@ class DocumentLibrary:
         return _numbered(pieces, room.passages, given, first)
 
     async def best(self, names: Sequence[str], question: str, limit: int) -> list[Given]:
-        """Return at most `limit` passages, the best ones for a question. Raises DocumentError."""
+        """Return the best passages for a question, at most `limit` of them. Raises DocumentError."""
         return _numbered(await self._passages(names, question, limit), sys.maxsize, (), 1)
 
     async def _passages(self, names: Sequence[str], question: str, limit: int, embed: int = 0) -> list[Piece]:
@@ -321,7 +321,7 @@ class DocumentLibrary:
 
 
 async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
-    """Close a model, if it was created; return a future to replace it, which resolves to None."""
+    """Close a model, if it was created; return a future that replaces it and resolves to None."""
     with suppress(EdgechatError):  # its caller has already received the error
         if (model := await made) is not None:
             await model.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 MOST_LETTERS = 1200
 """Maximum number of characters in a passage (about 300 tokens)."""
 _LEAST_LETTERS = 200
-"""Sections with fewer characters are joined with the next one."""
+"""Sections with fewer characters are merged into the next one."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _DEFINITION = re.compile(
@@ -31,7 +31,7 @@ class Passage:
     section: int
     """Number of its section in the document, counting from 0."""
     heading: str
-    """Heading of its section, preceded by those that enclose it: 'Install > Linux'; '' if there is none."""
+    """Heading of its section, after the headings of any enclosing sections: 'Install > Linux'; '' if none."""
     text: str
 
 
@@ -49,8 +49,8 @@ class _Section:
 def passages_of(text: str, *, is_code: bool = False) -> Iterator[Passage]:
     """Yield the passages of a document in order, except blank ones.
 
-    A passage ends where its section ends or, if that is too long, at a blank line, or else at the end of a
-    line or sentence. is_code: sections start with definitions instead of headings.
+    A passage ends where its section ends or, if the section is too long, at a blank line, or else at the end
+    of a line or sentence. is_code: sections start with definitions instead of headings.
     """
     for number, section in enumerate(_joined(_sections(text.split("\n"), is_code=is_code))):
         for start, end, part in _parts(section):

@@ -82,7 +82,7 @@ def remove(name: str) -> None:
 
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
-"""Limits for a folder that becomes a collection because a question mentions it."""
+"""Limits on a folder that becomes a collection because a question mentions it."""
 _MOST_ENTRIES, _SECONDS = 20_000, 2.0
 _HUGE_BYTES = 10**9
 """Reading this much takes about five minutes; reading `_MOST_ENTRIES` documents takes a minute and a half."""
@@ -122,16 +122,16 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool
     """Whether the whole folder was surveyed."""
     is_cut: bool = False
-    """Whether the survey reached its limit on entries or time."""
+    """Whether the survey stopped at its limit on entries or time."""
 
     @property
     def is_large(self) -> bool:
-        """Whether it takes a long time to read."""
+        """Whether reading it would take a long time."""
         return not self.is_complete or self.files > MOST_FILES or self.size > MOST_BYTES
 
     @property
     def is_huge(self) -> bool:
-        """Whether it takes far too long to read by mistake: many minutes, as for / or a home folder."""
+        """Whether it would take far too long to read by mistake: many minutes, as for / or a home folder."""
         return self.is_cut or self.size > _HUGE_BYTES
 
     @property

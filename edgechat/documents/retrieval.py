@@ -27,7 +27,7 @@ from edgechat.planner.ranking.suggestions import named_reranker
 CANDIDATES = 100
 """Number of passages to take from each ranking before fusing them."""
 _RANK = 60
-"""The constant of reciprocal rank fusion, as published."""
+"""The constant in reciprocal rank fusion, as published."""
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _MOST_WORDS = 32
 _ENDING, _STEM = 3, 5
@@ -37,7 +37,7 @@ _COMMON = 0.2
 _MOST_MATCHES = 10_000
 """Maximum number of matching passages to rank, starting with the rarest words. Each takes about 2 µs."""
 _FEW = 4
-"""Number of words to look up if all of them are common."""
+"""Number of words to look up if all words are common."""
 _SECTION_LETTERS = 3000
 
 
@@ -138,16 +138,16 @@ SECONDS = 5.0
 _FEWEST = 4
 """Minimum number of passages to score within the time limit; fewer are not worth the wait."""
 _QUICK = 0.25
-"""If a request takes less than this many seconds, the next one has twice as many passages."""
+"""If a request takes less than this many seconds, the next one contains twice as many passages."""
 
 
 class Reranker(SearchModel):
     """A reranking model."""
 
     async def scores(self, question: str, texts: Sequence[str], seconds: float = SECONDS) -> list[float]:
-        """Return scores for texts as answers to a question; higher is better.
+        """Return a score for each text as an answer to a question; higher is better.
 
-        If `seconds` are not enough, only the first texts are scored; raises EngineError if those are too few.
+        If time runs out, only the first texts are scored; raises EngineError if there are too few of them.
         Texts longer than the model's context are truncated.
         """
         engine = await self._started()

@@ -1,6 +1,6 @@
 """Child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
 
-Reading a file of a few bytes can take hours or gigabytes, so the process has limits on memory and time. The
+Even a tiny file can take hours or gigabytes of memory to read, so the process has memory and time limits. The
 text is sent in parts, which the parent keeps even if the process dies halfway through a file.
 """
 
@@ -30,7 +30,7 @@ from edgechat.documents.reading.reader import (
 )
 
 _PART_SECONDS = 0.05
-"""Reading time per part: the most that is lost if a page hangs. The first page is sent alone."""
+"""Reading time per part, and the most that is lost if a page hangs. The first page is sent alone."""
 LONGEST_LINE = 2000
 """Maximum length of a line in characters; longer lines are broken at spaces."""
 _LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
@@ -38,7 +38,7 @@ _LETTERS = str.maketrans(
     {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
     | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
 )
-"""Ligatures and special spaces, which a search for ordinary text would miss, and soft hyphens."""
+"""Ligatures and special spaces, which a search for ordinary text would miss, as well as soft hyphens."""
 _BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
 _READERS: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
     "html": office.read_html,
@@ -77,7 +77,7 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
     def _part(self, seconds: float) -> DocumentPart:
-        """Return the pieces read within `seconds`, but at least one.
+        """Return the pieces read within `seconds`, but always at least one.
 
         Reports any exception as a problem with the file.
         """

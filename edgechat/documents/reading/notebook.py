@@ -15,7 +15,7 @@ from edgechat.documents.reading.reader import AGAIN, PAGE
 MOST_OUTPUT = 4000
 """Maximum characters per output: a table's first rows are enough, and a log's end is rarely needed."""
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
-"""Output formats that are read, in order of preference; pictures and programs are skipped."""
+"""Output formats to read, in order of preference; pictures and programs are skipped."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FENCE = re.compile("`{3,}")
 
@@ -109,7 +109,7 @@ def _text_of(output: _Output) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return code in a fence longer than any fence inside it."""
+    """Return code in a fence that is longer than any fence inside the code."""
     fence = "`" * max([2, *(len(found) for found in _FENCE.findall(text))]) + "`"
     return f"{fence}{''.join(language.split())[:20]}\n{text.rstrip()}\n{fence}\n\n"
 

@@ -95,5 +95,5 @@ def _marked(text: str, headings: dict[str, int]) -> str:
 
 
 def _key(heading: str) -> str:
-    """Return a key that matches a heading to its line on the page, ignoring spaces, case and its number."""
+    """Return a key for matching a heading to a line on the page; ignores spaces, case and numbering."""
     return "".join(_NUMBER.sub("", heading[:_LONGEST_HEADING]).split()).casefold()

@@ -32,7 +32,7 @@ MAX_TEXT = 16 * 2**20
 """Maximum size of a document's text, in bytes of UTF-8."""
 
 _SPARE_SECONDS = 2.0
-"""With less time left than this, no more pages are requested; reading a page takes less."""
+"""No more pages are requested if less time than this is left. Reading a page takes less."""
 
 Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
 
@@ -85,7 +85,7 @@ _SECRET_FOLDERS = frozenset((".ssh", ".gnupg", ".aws", ".azure", ".kube", ".dock
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return the kind of a document, judging by its file name; None for images, lock files and others."""
+    """Return the kind of a document, judging by its file name; None for images, lock files and so on."""
     name = path.name.casefold()
     if _GENERATED.fullmatch(name):
         return None
@@ -145,7 +145,7 @@ class Extracted(msgspec.Struct, frozen=True):
 
     text: str
     unit: PlaceUnit
-    """The unit in which places are given. A row is a line; paragraphs are separated by blank lines."""
+    """The unit used for places in the text. A row is a line; paragraphs are separated by blank lines."""
     starts: tuple[int, ...] = ()
     """First line of each page, chapter or cell, counting from 1; empty ones share the line of the next."""
     is_cut: bool = False
@@ -182,7 +182,7 @@ class DocumentReader(FileDecoder):
         return Extracted(rows(text) if kind == "csv" else text, _UNITS[kind], is_cut=is_cut)
 
     def _read_in_child(self, data: bytes, kind: ReadInChild, name: str) -> Extracted:
-        """Return the text read until a limit is reached or damage is found."""
+        """Return the text that can be read before a limit or damage is reached."""
         end = time.monotonic() + TIME_LIMIT
         self._send(data, name)
         question: ReadDocument | ReadOn = ReadDocument(kind)
@@ -249,9 +249,9 @@ _LINE_ENDS = re.compile("\r\n?")
 
 
 def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
-    """Return a file's text, made safe, and whether it was cut after the last line within `most` bytes.
+    """Return a file's text in printable form, and whether it was cut after the last line within `most` bytes.
 
-    Line breaks are kept. Raises NotDecodable if the file is not text.
+    Line breaks are preserved. Raises NotDecodable if the file is not text.
     """
     charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), "")
     head = data[:_HEAD]
