@@ -172,7 +172,7 @@ class Answers(ABC):
     insists: ClassVar[bool] = False
     """Whether turning thinking on or off is an error for models that cannot do so; see `thinking_of`."""
     window_field: ClassVar[str] = ""
-    """The field and value that make the server leave old turns out of a prompt that is too long."""
+    """The field and value with which a client asks to leave old turns out of a prompt that is too long."""
 
     def __init__(
         self,
@@ -188,8 +188,8 @@ class Answers(ABC):
     ) -> None:
         """asked: the request, without the parts that depend on the model.
 
-        think: the default from the settings. effort: how long to think, if the request says so. lora: the
-        adapters that the request lists, if any.
+        think: the default from the settings. effort: how long to think, if the request says how long. lora:
+        the adapters that the request lists, if any.
         """
         self.requested_model = model or ""
         """The model's name as given in the request."""
@@ -209,7 +209,7 @@ class Answers(ABC):
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0
-        """Number of prompt tokens found in the cache, as far as known before the answer is complete."""
+        """Number of prompt tokens found in the cache, as far as it is known before the answer is complete."""
 
     @property
     def priority(self) -> Priority:
@@ -272,19 +272,19 @@ class Answers(ABC):
         """Encode a change to one answer for the stream."""
 
     def waiting(self) -> bytes:
-        """Return what to send during a silence to keep the stream alive; b"" to send nothing."""
+        """Return bytes that keep the stream alive during a silence; b"" to send nothing."""
         return b": waiting\n\n"
 
     async def settle(self) -> None:  # noqa: B027 - most have nothing to do
         """Finish pending work after the last event and before the end of the answer."""
 
     def end(self) -> bytes:
-        """Return what to send after the last event of a stream."""
+        """Return the bytes to send after the last event of a stream."""
         return b""
 
     @abstractmethod
     def failure(self, refusal: Refusal) -> bytes:
-        """Return what to send at the end of a stream that fails after it has started."""
+        """Return the bytes to send at the end of a stream that fails after it has started."""
 
     def take(self, choice: int, event: RequestEvent) -> None:
         """Collect an event for an answer that is sent as a whole. Raises Refusal, like `send`."""

@@ -116,7 +116,7 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A result from a search by the client. The model reads its title and source, too."""
+    """A result of a search by the client. The model reads its title and source, too."""
 
     type: Literal["search_result"]
     source: str
@@ -132,7 +132,7 @@ class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary in place of earlier messages. The model reads it as text."""
+    """A summary that replaces earlier messages. The model reads it as text."""
 
     type: Literal["compaction"]
     content: str | None = None
@@ -312,7 +312,7 @@ def _located(
 
 
 def _is_file(kind: str, block: Raw, path: str) -> bool:
-    """Return True if a block is a file, which must be refused, not ignored."""
+    """Return True if a block is a file, which must be refused instead of ignored."""
     if kind == "document":
         source = decode(block, _Sourced, path).source
         return kind_of(source, f"{path}.source") not in ("text", "content")

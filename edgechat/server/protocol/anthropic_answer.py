@@ -117,7 +117,7 @@ class MessagesAnswers(Answers):
         return msgspec.json.encode(self._message())
 
     def waiting(self) -> bytes:
-        """Return a ping, because clients that time out on silence count only events."""
+        """Return a ping: clients with a timeout for silence reset it only when they receive an event."""
         return _event("ping")
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -147,7 +147,7 @@ class MessagesAnswers(Answers):
                 return _event("message_delta", delta=stopped, usage=message.usage) + _event("message_stop")
 
     def _message(self, usage: Usage | None = None) -> AnswerBlocks:
-        """Return the message so far. usage: the token counts known before the message ends."""
+        """Return the message so far. usage: the token counts that are known before the message ends."""
         [reply] = self._replies
         stop = reply.end.stop_text if reply.end is not None else None
         reason = _REASONS[reply.end.reason] if reply.end is not None else None
@@ -172,7 +172,7 @@ class MessagesAnswers(Answers):
 
 
 def _empty(block: AnswerBlock) -> dict[str, Any]:
-    """Return a block in its empty form, as sent at the start of the block in a stream."""
+    """Return the empty form of a block, which is sent at the start of the block in a stream."""
     if block.call is not None:
         return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": {}}
     if block.kind == "thinking":

@@ -25,14 +25,14 @@ _PART = re.compile(r"content\[\d+\]\.type$")
 _HALF_PAIR = re.compile(
     rb"(?<!\\)(?:\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..)"
 )
-"""Half of a surrogate pair, as found in a string that was cut in the middle of a character beyond U+FFFF."""
+"""Half of a surrogate pair, left when a string is cut in the middle of a character beyond U+FFFF."""
 _SHOWN = 200
 _LARGE = 128 * 1024
 """Bodies larger than this, in bytes, are decoded in a thread."""
 _MOST_VALUES, _MOST_PARTS = 2**20, 2**17
 """Maximum number of commas, and of opening brackets and colons, including those in strings.
 
-No model's context is large enough for as many.
+No model has a context large enough for that many.
 """
 
 
@@ -59,7 +59,7 @@ def _check_number_of_values(body: bytes) -> None:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return `work()`, called in a thread if it processes so many bytes that streams would stall."""
+    """Return `work()`, called in a thread if it processes enough bytes to make streams stall."""
     return await asyncio.to_thread(work) if size > _LARGE else work()
 
 
@@ -142,7 +142,7 @@ def refuse_ignored_fields(value: msgspec.Struct, body: bytes) -> None:
 
 
 def not_heeded(path: str) -> Refusal:
-    """Return the refusal for a field that has no effect."""
+    """Return the refusal for a field that would have no effect."""
     return Refusal(
         f"The field {path!r} has no effect here; `edgechat serve` without --strict accepts it.",
         param=path,

@@ -173,7 +173,7 @@ def stops_of(sent: str | Sequence[str | None] | None) -> tuple[str, ...]:
 
 
 def seed_of(sent: float | None, choice: int = 0) -> int | None:
-    """Return the seed for one of several answers, or None if the request does not specify a seed."""
+    """Return the seed for one of several answers, or None if the request does not specify one."""
     # numpy accepts no negative seeds, and the same number must always give the same seed.
     return None if sent is None else (int(sent) + choice) % (2 * _SEEDS)
 
@@ -237,7 +237,7 @@ def requested_adapters(
 ) -> tuple[AdapterUse, ...]:
     """Return the adapters for a request. Reads the disk. Raises NotAnAdapter.
 
-    named: adapters in the model's name, used if there is no `lora`. Clients cannot specify paths.
+    named: adapters in the model's name, used if `lora` is None. Clients cannot specify paths.
     """
     if len(named) > MOST:
         raise NotAnAdapter(f"The model's name has {len(named)} adapters; the limit is {MOST}.")
@@ -292,10 +292,10 @@ def thinking_of(
     default: bool | None,
     insists: bool = True,
 ) -> tuple[bool | None, Effort | None]:
-    """Return whether a model thinks, and for how long; None for what cannot be controlled.
+    """Return whether a model thinks, and for how long. Either is None if the request cannot control it.
 
     think, effort: from the request. default: the setting for models that can turn thinking on and off.
-    insists: also pass `think` on to models that cannot, so that the engine refuses the request. Not set for
+    insists: pass `think` on even to models that cannot, so that the engine refuses the request. Not set for
     agents, which send `think` to every model.
     """
     told = _EFFORTS[effort] if effort is not None and model.has_effort else None
@@ -340,7 +340,7 @@ def allowed_tools(tools: Sequence[Tool], names: set[str]) -> tuple[Tool, ...]:
 
 
 def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
-    """Return the schema for an answer, which defaults to any object. Raises Refusal."""
+    """Return the schema for an answer; by default, it allows any object. Raises Refusal."""
     with errors_about(param):
         schema = _text(sent) or _ANY
         schema_in(schema)
@@ -350,7 +350,7 @@ def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
 def arguments_object(text: str) -> Raw:
     """Return the arguments of a call as a JSON object on one line.
 
-    Anything else, such as the arguments in an answer that was cut short, is wrapped in an object.
+    Anything else, such as the incomplete arguments in a truncated answer, is wrapped in an object.
     """
     text = text or "{}"
     try:
@@ -383,7 +383,7 @@ class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
-    """Return a vector as JSON. Vectors are encoded one at a time, so that other threads get their turn."""
+    """Return a vector as JSON. Encoding only one vector at a time gives other threads a chance to run."""
     if encoding == "base64":
         return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
     return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))

@@ -24,7 +24,7 @@ from edgechat.server.refusal import Refusal
 
 
 class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Query parameters of the model list, which identify the client."""
+    """Query parameters for the model list, which identify the client."""
 
     client_version: Annotated[str | None, Meta(description="The version of Codex, which sends it.")] = None
 
@@ -37,7 +37,7 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, card: ModelCard) -> Modalities:
-        """Return the modalities of a model."""
+        """Return the modalities that a model supports."""
         found: list[Literal["text", "image", "audio"]] = ["text"]
         found += ["image"] if card.sees else []
         found += ["audio"] if card.hears else []
@@ -47,7 +47,7 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A model. Extensions: whether it is loaded, its kind, its context length in tokens, and its modalities.
 
-    `architecture` is omitted if it is unknown until the model is loaded.
+    `architecture` is omitted if it is not known until the model is loaded.
     """
 
     id: str
@@ -177,7 +177,7 @@ class FoundContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundInStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage found by a search. Its attributes tell where it is in the file."""
+    """A passage found by a search. Its attributes give its place in the file."""
 
     file_id: str
     filename: str

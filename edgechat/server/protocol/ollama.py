@@ -135,7 +135,7 @@ class OllamaMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Generation options. Options for loading a model are ignored."""
+    """Generation options. Options that affect how a model is loaded are ignored."""
 
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_k: Whole | None = None
@@ -272,7 +272,7 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
     """Return the messages for the engine. Raises Refusal for a result without a call.
 
-    Calls need no ids: a result is matched to the first call to its function that does not have one yet.
+    Calls need no ids: a result is matched to the first call to its function that has no result yet.
     """
     found: list[Message] = []
     waiting: dict[str, str] = {}
@@ -497,7 +497,7 @@ class OllamaAnswers(Answers):
         return msgspec.json.encode(line)
 
     def waiting(self) -> bytes:
-        """Return nothing, because there is no kind of line that clients would skip."""
+        """Return nothing: the format has no keep-alive line that clients would ignore."""
         return b""
 
     def failure(self, refusal: Refusal) -> bytes:

@@ -58,7 +58,7 @@ class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerTimings(msgspec.Struct, frozen=True):
-    """Extension: the milliseconds to the first token of the first answer, and its tokens per second."""
+    """Extension: time to the first token in milliseconds, and tokens per second, for the first answer."""
 
     ttft_ms: float
     prompt_tps: float
@@ -84,7 +84,7 @@ class ChoiceAnswers(Answers):
         prompts: int = 1,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """prompts: number of prompts in the request. Each has the same number of consecutive answers.
+        """prompts: number of prompts in the request. Each gets the same number of consecutive answers.
 
         Raises Refusal for fields that contradict each other.
         """

@@ -225,7 +225,7 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
     """Return the messages for the engine. Raises Refusal for a result without a call."""
     made: set[str] = set()
     functions: dict[str, str] = {}
-    """The id given to the last function_call, keyed by the name of the function."""
+    """The id given to the last function_call for each function, keyed by the function's name."""
     found = []
     for at, one in enumerate(sent):
         match one:
@@ -357,7 +357,7 @@ class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class JsonObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
-    """Requires a JSON object: any, or one that conforms to a schema, as in llama.cpp's server."""
+    """Requires a JSON object, optionally one that conforms to a schema, as in llama.cpp's server."""
 
     schema: SchemaText | UnsetType = UNSET
 

@@ -136,7 +136,7 @@ class CompletionAnswers(ChoiceAnswers):
         super().__init__(body, body.engine_request(self._prompt_texts[0]), prompts=len(self._prompt_texts))
         self._body = body
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
-        """For each completion, the number of characters before its next token."""
+        """For each completion, the number of characters that precede its next token."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return the request to the engine for one completion."""
@@ -308,7 +308,7 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A document's position in the request, and its score."""
+    """The position of a document in the request, and its score."""
 
     index: int
     relevance_score: Annotated[
@@ -327,7 +327,7 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, body: RerankBody, model: str, scored: Embedded) -> RerankList:
-        """Return the ranked documents. scored: the scores for the texts in the body."""
+        """Return the documents, best first. scored: the scores for the texts in the body."""
         scores = struct.unpack(f"<{len(scored.vectors)}f", b"".join(scored.vectors))
         order = sorted(range(len(scores)), key=lambda at: -scores[at])[: body.top_n]
         texts = body.texts
@@ -371,6 +371,6 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensText(msgspec.Struct, frozen=True):
-    """The text for the tokens, with � in place of invalid bytes."""
+    """The text that the tokens stand for, with � in place of invalid bytes."""
 
     content: str

@@ -19,7 +19,7 @@ from edgechat.server.refusal import Refusal
 JOINT = "__"
 """Separates the namespace from the function in the name that the model sees."""
 _OPAQUE = "edgechat:"
-"""Prefix of `encrypted_content`, which is plain base64, since it only has to be opaque to clients."""
+"""Prefix of `encrypted_content`, which is only base64: it just has to be opaque to clients."""
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 

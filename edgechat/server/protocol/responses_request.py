@@ -55,7 +55,7 @@ _KINDS = ("function", "custom", "namespace", "file_search")
 
 
 class FunctionToolParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A function; `parameters` is a JSON schema."""
+    """A function; `parameters` is its JSON schema."""
 
     type: Literal["function"] = "function"
     name: ToolName
@@ -85,7 +85,7 @@ class NamespaceParam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A document search for the user's last message, which runs before the answer."""
+    """A document search that the server runs before the answer. The query is the user's last message."""
 
     type: Literal["file_search"]
     vector_store_ids: Annotated[
@@ -327,7 +327,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _mode(mode: str | None, box: Toolbox) -> str:
-        """Return whether a call is required. It is not if the only tool is a search: the server runs it."""
+        """Return whether a call is required. Not if a search is the only tool, since the server runs it."""
         return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:

@@ -57,7 +57,7 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     summary: list[Any] = []
     content: list[OutputThought]
     encrypted_content: str | UnsetType = UNSET
-    """The thinking in the form that some clients send back. Only set if requested."""
+    """The thinking, encoded in the form that some clients send back. Only set if requested."""
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
@@ -135,7 +135,7 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """A response: what the model wrote, and the options in the request."""
+    """A response: what the model wrote, and the options from the request."""
 
     id: str
     object: Literal["response"] = "response"
@@ -156,7 +156,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Any
     service_tier: Literal["default"] = "default"
     store: bool = False
-    """Whether the response is stored or, while it is still in progress, whether it will be."""
+    """Whether the response is stored or, while it is in progress, whether it will be."""
     temperature: float | None = None
     text: Any
     tool_choice: Any
@@ -330,7 +330,7 @@ class StoredResponses:
 def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) -> StoredResponse:
     """Return the record to store for a response.
 
-    created: seconds since 1970. sent: the items in the response's own input.
+    created: seconds since 1970. sent: the items in the request's own input.
     """
     return StoredResponse(
         id=response.id,
@@ -358,7 +358,7 @@ class _SentItem(msgspec.Struct, frozen=True):
 def _with_id(item: Raw, used: set[str]) -> StoredItem:
     """Return an item with an id that is not in `used`.
 
-    Ids must be unique, because a page starts after the item with a given id.
+    Ids must be unique because each page starts after the item with a given id.
     """
     sent = msgspec.json.decode(item, type=_SentItem)
     if isinstance(sent.id, str) and sent.id and sent.id not in used:
