@@ -1,4 +1,4 @@
-"""Access control: which requests are allowed, with which API key and under which path; and the access log.
+"""Access control: checks host names, web origins and API keys, and normalizes paths. Also the access log.
 
 A web page can reach a server on the user's machine. With DNS rebinding (CVE-2024-28224), it can even do so
 under its own host name. So the Host header must name this server, and the Origin header must name this server
@@ -51,7 +51,7 @@ class AccessRules:
     origins: frozenset[str] = frozenset()
     """Origins of web pages that may use the server, such as 'https://example.org'."""
     aliases: frozenset[str] = frozenset()
-    """Other names for the server, such as behind a proxy or in a container; accepted with any port."""
+    """Other names for the server, for example behind a proxy or in a container; accepted with any port."""
 
 
 class AccessPolicy:
@@ -74,7 +74,7 @@ class AccessPolicy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request before passing it to the app."""
-        # Before CORS, which would answer a preflight for any host name.
+        # This must come before CORS, which would answer a preflight for any host name.
         try:
             self._check_caller(scope, _Headers(scope["headers"]))
         except Refusal as refusal:
@@ -192,7 +192,7 @@ VARIABLE = "EDGECHAT_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key and where it comes from."""
+    """An API key and its source."""
 
     text: str
     file: Path | None = None
@@ -273,11 +273,11 @@ _LOG = logging.getLogger(__name__)
 _CLOSED = 499
 """Status to log if the client disconnects before the response starts, as nginx does."""
 _OTHER = "other"
-"""Metrics label for unknown paths, so that text from clients never becomes a label."""
+"""Metrics label for all unknown paths, so that text from clients never becomes a label."""
 
 
 class KnownPaths:
-    """The app's paths, in every spelling that clients use."""
+    """The app's paths, matched in any spelling that clients use."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         """paths: the paths of the routes. A parameter in braces matches the rest of the path."""

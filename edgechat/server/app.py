@@ -138,7 +138,7 @@ async def _detokenize(exchange: Exchange, services: Services, body: DetokenizeBo
 
 
 Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
-"""The model, the chat, and the documents to take passages from."""
+"""The model, the chat, and the documents in which to look for passages."""
 
 
 def _counted(body: CountBody, _think: bool | None) -> Counted:
@@ -251,7 +251,7 @@ async def _ollama_embed(exchange: Exchange, services: Services, body: EmbedBody)
 async def _ollama_embeddings(
     exchange: Exchange, services: Services, body: EmbeddingsBody
 ) -> EmbeddingsAnswer:
-    """Embed a prompt, or only load the model if the prompt is empty: that is how clients warm it up."""
+    """Embed a prompt. If it is empty, only load the model: that is how clients warm it up."""
     model = model_of(body.model)
     try:
         if not body.prompt:

@@ -1,4 +1,4 @@
-"""Documents in requests: which ones clients may use, the passages that help answer, and citations.
+"""Documents in requests: which ones clients may use, passages from them for the model, and citations.
 
 Clients refer to documents by name. Sources never reveal where the documents are stored on this machine.
 """
@@ -44,13 +44,13 @@ Docs = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class AskedDocuments:
-    """The documents that a request names."""
+    """The documents named in a request."""
 
     names: tuple[str, ...]
     param: str = "docs"
     """The request field that contains the names."""
     most: int | None = None
-    """Maximum number of passages. None for as many as fit, or for whole documents."""
+    """Maximum number of passages. None means as many as fit, or whole documents."""
 
 
 def asked_documents(sent: str | list[str] | None) -> AskedDocuments | None:
@@ -166,14 +166,14 @@ class RequestDocuments:
         self._allowed = allowed
         self._library = DocumentLibrary(embedder_here, reranker_here)
         self._updates = DocumentLibrary()
-        """Runs in a thread of its own, so that reading files does not delay searches."""
+        """Runs in its own thread, so that reading files does not delay searches."""
         for library in (self._library, self._updates):
             library.on_note = lambda note: _LOG.warning("%s", note)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the document libraries. Changed files not read so far are read on the next question."""
+        """Close the document libraries. Changed files that were not read yet are read on the next query."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -219,7 +219,7 @@ class RequestDocuments:
         return found
 
     async def prepare(self, asked: AskedDocuments) -> None:
-        """Bring documents up to date, as far as the time limit allows.
+        """Bring documents up to date, as far as possible within the time limit.
 
         Raises Refusal if documents are missing or not allowed.
         """
@@ -227,7 +227,7 @@ class RequestDocuments:
         await asyncio.wait(list(map(self._refresh, asked.names)), timeout=REFRESH_SECONDS)
 
     async def find(self, asked: AskedDocuments, served: ServedModel, request: ChatRequest) -> list[Given]:
-        """Return the passages that help answer a chat, as many as fit. Raises Refusal."""
+        """Return as many passages as fit that help answer a chat. Raises Refusal."""
         question = question_in(request, asked.param)
         context = served.model.context or served.plan.context
         room = room_beside(served.plan, context, _tokens_in(request), request.max_tokens)
@@ -243,12 +243,12 @@ class RequestDocuments:
             return await self._library.best([name], query[:QUESTION_LETTERS], most)
 
     async def passages(self, names: Sequence[str], query: str, most: int) -> list[Given]:
-        """Return the best passages for a query, at most `most` bytes in total. Raises Refusal."""
+        """Return the best passages for a query, with a total of at most `most` bytes. Raises Refusal."""
         with _refused():
             return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
 
     def models_busy(self, is_busy: bool) -> None:
-        """While models are idle, embed the passages that searches could find only by keyword."""
+        """While models are idle, embed passages that so far can be found only by keyword."""
         if self._embedding is not None:
             self._embedding.cancel()
         self._embedding = None

@@ -162,8 +162,8 @@ def _check_kind(headers: dict[bytes, bytes]) -> None:
 
     Browsers send web forms to any server without a preflight. Programs may omit the type, or send the
     default of `curl -d`. A form cannot pass for JSON: it always has a type and, if that is curl's default,
-    its braces and quotation marks are escaped. Requests from scripts on web pages have an Origin, whatever
-    their type.
+    its braces and quotation marks are escaped. Requests from scripts on web pages have an Origin header,
+    whatever their type.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind not in _KINDS:

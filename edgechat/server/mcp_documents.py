@@ -44,7 +44,7 @@ _MOST_WAITING = 16
 _PASSAGES_BYTES = 12_000
 """Maximum size of the results of one search, in bytes."""
 _MOST_LISTED = 500
-"""Collections with more files than this are not listed, but can be searched, and read by URI."""
+"""Files in larger collections than this are not listed, but can be searched, and read by URI."""
 _MOST_NUMBERED = 10_000
 """Maximum number of passages whose citation numbers are stored. At the limit, all numbers are discarded."""
 _MOST_LETTERS = 1 << 20
@@ -82,7 +82,7 @@ class OfferedDocuments:
         return await self._documents.names()
 
     async def _usable(self) -> list[str]:
-        """Return the readable collections, or all if none is readable, so that reading one shows why."""
+        """Return the readable collections; if there are none, return all, so that reading one shows why."""
         return [one.name for one in await self._documents.usable()] or await self.names()
 
     async def search(self, asked: SearchArguments) -> str:
@@ -98,7 +98,7 @@ class OfferedDocuments:
         return f"{quoted(list(map(attached_passage, found)))}\n\nThe whole files, as resources:\n{uris}"
 
     def _numbered(self, one: Given) -> Given:
-        """Return a passage with the number it already has, or with the next free number."""
+        """Return a passage with the number it was given before, or with the next free number."""
         place = msgspec.structs.replace(one.source, number=0)
         if (number := self._numbers.get(place)) is None:
             if len(self._numbers) >= _MOST_NUMBERED:
@@ -107,7 +107,7 @@ class OfferedDocuments:
         return msgspec.structs.replace(one, source=msgspec.structs.replace(place, number=number))
 
     async def page(self, cursor: str | None) -> tuple[list[tuple[str, File]], str | None]:
-        """Return a page (one collection's files, with their URIs) and the next cursor. Raises Refusal."""
+        """Return a page (the files in one collection, with URIs) and the next cursor. Raises Refusal."""
         names = await self._usable()
         if not names and cursor is None:
             return [], None

@@ -2,7 +2,7 @@
 
 In a decoded message, a MARK in the text stands for each SentMedia. `RequestMedia` stores the media in files
 while the request runs. It retains the files for some time, because clients send the same media again with
-every turn. Only once the model is loaded is it known whether it can see or hear them.
+every turn. Whether the model can see or hear them is not known until it is loaded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 UNREAD = "[An image, a sound or a file, which this model cannot read.]"
 """Replaces tool results that the model cannot read, because a refusal would end the conversation."""
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"
-"""Marks the place of an image or audio clip in text. Random, so that no client can forge it."""
+"""Marks the position of an image or audio clip in text. Random, so that no client can forge it."""
 _DATA_URL = re.compile(r"data:[^,;]{0,100}(?:;[^,;]{0,100}){0,4};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
 _LONGEST_URL = 8192
@@ -124,7 +124,7 @@ Part = str | SentMedia
 
 
 def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Message:
-    """Return a message with a MARK for each image and audio clip. Consecutive texts get separate lines."""
+    """Return a message with a MARK for each image and audio clip. Consecutive texts go on separate lines."""
     pieces: list[str] = []
     media: list[SentMedia] = []
     for part in parts:
@@ -206,7 +206,7 @@ MOST_FETCHED = 64 * 2**20
 FETCH_SECONDS = 30.0
 """Time limit for fetching all images in one request."""
 MOST_STORED = 2**30
-"""Maximum total size of the stored images, and of the stored audio clips."""
+"""Maximum total size of stored images, and likewise of stored audio clips."""
 MOST_SECONDS = 7 * 86400.0
 """A file is deleted if no client has sent it for this many seconds."""
 _THREADS = 4
@@ -268,7 +268,7 @@ class RequestMedia:
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:
-        """Delete old files, and the oldest if there are too many, but none in use. Blocks on disk access."""
+        """Delete expired files, and the oldest if there are too many, but never files in use. Blocks."""
         try:
             for library in (self._images, self._sounds):
                 self._prune(library)

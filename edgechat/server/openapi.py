@@ -32,7 +32,7 @@ STATUSES = {
 }
 _GET = ("400", "401", "403", "404", "500")
 _NAMED = (ChatChunk, *ITEMS, *TOOLS)
-"""Types that other schemas mention only in a description or by reference."""
+"""Types that other schemas mention only in their descriptions or by reference."""
 
 
 @cache

@@ -2,7 +2,7 @@
 
 An operation reads, decodes and checks the body, then runs until it has answered or the client disconnects.
 Each generated answer has one task, which reads its events and writes them to the client. There is no queue
-in between, and a client that does not read delays only its own answer.
+in between, so a client that does not read delays only its own answer.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class Operation:
     _: KW_ONLY
     body: type[msgspec.Struct] | None = None
     make: Callable[[Any, bool | None], Any] | None = None
-    """Converts the body and `Services.think` into the argument that `run` gets. Large bodies use a thread."""
+    """Converts the body and `Services.think` into the argument for `run`. Large bodies use a thread."""
     query: type[msgspec.Struct] | None = None
     stream: str = ""
-    """Describes the data of one event (or line), if the answer can be streamed."""
+    """Describes the data in one event (or line), if the answer can be streamed."""
     stream_type: str = "text/event-stream"
     also: Mapping[str, tuple[str, type[msgspec.Struct]]] = field(default_factory=dict, hash=False)
     """Additional responses, keyed by status: when they are sent, and the type of their body."""
     is_open: bool = False
-    """Whether requests need no key."""
+    """Whether requests are allowed without a key."""
 
     async def answer_to(self, exchange: Exchange, services: Services) -> None:
         """Run the operation for one request. Raises Refusal or EdgechatError if no response has begun."""
@@ -264,7 +264,7 @@ async def _follow(
 
 
 class _Stream:
-    """Sends a stream, but only from the first word on, so that earlier errors get their own HTTP status."""
+    """Sends a stream. It starts with the first word, so that earlier errors get their own HTTP status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange
@@ -326,7 +326,7 @@ class _Stream:
 
 
 def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
-    """Return a request with a conversation id, a hash, if its conversation could continue.
+    """Return a request with a conversation id (a hash), if its conversation might continue.
 
     Programs send whole conversations without identifying them. When a model is unloaded, the engine saves the
     KV cache of each conversation under its id, so that an agent does not have to wait while its long prompt

@@ -1,4 +1,4 @@
-"""Serving: opens the socket and runs uvicorn on it, with graceful shutdown."""
+"""Serving: opens the socket, and runs uvicorn on it with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN = "Use an address of this machine: --host 127.0.0.1, or --host 0.0.0.0 for 
 _OUTSIDE = ("192.0.2.1", 9)
 """An address reserved for documentation (RFC 5737), which no machine has."""
 _FAREWELL = 3
-"""How many seconds clients get to finish reading after the last answer is complete."""
+"""How many seconds clients have to finish reading after the last answer is complete."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -88,7 +88,7 @@ def is_loopback(listener: socket.socket) -> bool:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with graceful shutdown: the first signal lets running requests finish, the second does not."""
+    """uvicorn with graceful shutdown: running requests may finish, unless a second signal arrives."""
 
     def __init__(self, app: ASGIApp, *, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """drain: waits for running requests to finish. New requests are refused in the meantime."""
@@ -116,7 +116,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while the server runs, without re-raising them after a clean stop."""
+        """Handle signals while the server runs, and do not raise them again after a clean stop."""
         self._loop = asyncio.get_running_loop()
         names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # no system has all of these
         numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]

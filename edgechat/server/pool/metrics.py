@@ -109,7 +109,7 @@ class Metrics:
         self._finished.labels(model, "stop").inc()
 
     def meter(self, model: str, arrived: float) -> Meter:
-        """Return the meter for a reply. arrived: when its request arrived, by `time.perf_counter()`."""
+        """Return the meter for a reply. arrived: the `time.perf_counter()` value when its request arrived."""
         first, each = self._first.labels(model), self._each.labels(model)
         return Meter(self, model, arrived, first, each)
 
@@ -129,7 +129,7 @@ class Metrics:
         self._completion.labels(model).inc(tokens)
 
     def text(self, looks: Sequence[ModelGauges]) -> bytes:
-        """Return all metrics as text. looks: the gauges of each model."""
+        """Return all metrics as text. looks: the gauges for each model."""
         self._looks.now = looks
         return generate_latest(self._registry)
 

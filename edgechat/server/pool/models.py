@@ -1,4 +1,4 @@
-"""A model in the pool: how it is described to clients, its slot, and the view of it that one request has."""
+"""A model in the pool: how it is described to clients, its slot, and how a single request sees it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PLACES = 4
 _RECENT_SECONDS = 60.0
 """Window for measuring how often requests end, in seconds."""
 _UNKNOWN = 5
-"""How many seconds to wait if that rate is unknown."""
+"""Estimate in seconds if that rate is unknown."""
 _LONGEST = 120
 
 
@@ -95,7 +95,7 @@ class ModelSlot:
         self.engine: Engine | None = None
         """The engine, or None until there is a plan."""
         self.taken = 0
-        """Number of places taken by all requests, running or waiting."""
+        """Number of places taken by all requests, whether running or waiting."""
         self.in_background = 0
         """Number of places taken by background requests."""
         self.held = 0
@@ -181,7 +181,7 @@ class ModelSlot:
             self.leaving = False
 
     def seconds_until_free(self, places: int = 1) -> int:
-        """Estimate how many seconds until places are free, from how often requests ended recently."""
+        """Estimate how many seconds until places are free, based on how often requests ended recently."""
         now = time.monotonic()
         recent = [one for one in self._ended if now - one < _RECENT_SECONDS]
         if len(recent) < 2:
@@ -224,7 +224,7 @@ class ServedModel:
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Answer a request. The last event is a Finished, unless an EdgechatError is raised.
 
-        Leaving the iteration early stops the request.
+        Stopping the iteration early stops the request.
         """
         meter = self._metrics.meter(self._slot.id, self._arrived)
         try:

@@ -1,4 +1,4 @@
-"""A server's pool: its models, which requests get access to them, and their state and metrics.
+"""A server's pool: its models, access to them for requests, and their state and metrics.
 
 Each loaded model runs in its own process. `edgechat.server.pool.residency` decides which models are loaded.
 """
@@ -49,7 +49,7 @@ class Pool:
         patience: float = 60.0,
         on_note: OnNote = lambda _note: None,
     ) -> None:
-        """most_waiting: places in each model's queue. patience: seconds that a load waits for busy models.
+        """most_waiting: places in each queue. patience: how many seconds a load waits for busy models.
 
         on_note: called when a plan changes, and when an engine crashes.
         """

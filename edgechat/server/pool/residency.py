@@ -23,7 +23,7 @@ from edgechat.server.pool.metrics import Metrics
 from edgechat.server.pool.models import AvailableModel, ModelSlot
 
 CLAIM_SHARE = 0.25
-"""Final fraction of the patience during which busy models accept no requests, so that one becomes idle."""
+"""In this final fraction of the patience, busy models accept no requests, so that one becomes idle."""
 
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
@@ -130,7 +130,7 @@ class ResidencyManager:
         self._metrics.load_failed(slot.id)
         if isinstance(error, EngineCrashed):
             self._metrics.crashed(slot.id)
-        # If a client names a damaged model or one that is too large, that does not degrade the server.
+        # A client that names a damaged or oversized model must not degrade the server.
         if slot.known == self._default and not isinstance(error, QueueFull):
             slot.trouble = f"{slot.id} could not be loaded: {error.message}"
 
@@ -156,7 +156,7 @@ class ResidencyManager:
         return [one for one in self._slots.values() if one is not slot and one.takes_memory]
 
     async def _plan_with_room(self, slot: ModelSlot) -> LoadPlan:
-        """Return a plan for a model in the free memory, unloading other models first if necessary."""
+        """Return a plan for loading a model into free memory, unloading other models first if necessary."""
         end = time.monotonic() + self._patience
         while others := self._others(slot):
             best = await self._plan_beside(slot, leaving=others)
