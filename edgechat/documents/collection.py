@@ -328,7 +328,7 @@ class Collection:
             self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
     def put_others(self, path: str, others: OtherFiles) -> None:
-        """Record which files below a root are skipped because of their kind."""
+        """Record which files under a root are skipped because of their kind."""
         with self.transaction():
             values = (msgspec.json.encode(others).decode(), path)
             self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)

@@ -121,7 +121,7 @@ class Embedder(SearchModel):
 
 
 def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
-    """Return the embedding model to use on this machine, or None if there is none. Reads the disk.
+    """Return the embedding model to use on this machine, or None if there is none. Reads from disk.
 
     staying: returns the plans of models that stay loaded, so that memory is left for them. Raises
     SettingsError, and ModelNotFound or ModelFileError for a model named in settings.toml.

@@ -216,7 +216,7 @@ class FilesBelow(msgspec.Struct, kw_only=True):
 
 
 def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS) -> FilesBelow:
-    """Return the files below a folder, or `root` itself if it is a file.
+    """Return all files in a folder and its subfolders, or `root` itself if it is a file.
 
     most: the maximum number of entries. seconds: the time limit.
     """
@@ -248,7 +248,7 @@ def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SE
 
 
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:
-    """Yield the document at a path below a folder, if it is a file.
+    """Yield the document at a path inside a folder, if it is a file.
 
     real: the folder, with symlinks resolved.
     """
@@ -270,7 +270,7 @@ def _document(root: Path, path: str, real: Path) -> Iterator[File]:
 
 
 def _is_shown(path: Path, folder: Path) -> bool:
-    """Return whether a path is below a folder, with no hidden components in between."""
+    """Return whether a path is inside a folder, with no hidden components in between."""
     return path.is_relative_to(folder) and not any(
         part.startswith(".") for part in path.relative_to(folder).parts
     )

@@ -114,7 +114,7 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and size of the documents below a folder, before they are read."""
+    """The number and size of the documents in a folder, before they are read."""
 
     files: int
     size: int
@@ -205,7 +205,7 @@ def free_name(root: Path) -> str:
 
 
 def survey(root: Path) -> FolderSurvey:
-    """Count the documents below a folder without reading them; in huge folders, only some of them."""
+    """Count the documents in a folder without reading them; in huge folders, only some of them."""
     began = time.monotonic()
     below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
     is_late = time.monotonic() - began > _SECONDS

@@ -111,7 +111,7 @@ class Connection(H11Protocol):
         return self._is_asking() and self.conn.their_state is not h11.SEND_BODY
 
     def _is_asking(self) -> bool:
-        """Return True if the head of a request has arrived but the request has not been answered yet."""
+        """Return True if the head of a request has arrived but no full answer has been sent yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _keep(self, data: bytes) -> None:

@@ -173,7 +173,7 @@ class RequestDocuments:
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the document libraries. Changed files that were not read yet are read on the next query."""
+        """Close the document libraries. Changed files that have not been read are read on the next query."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -227,7 +227,7 @@ class RequestDocuments:
         await asyncio.wait(list(map(self._refresh, asked.names)), timeout=REFRESH_SECONDS)
 
     async def find(self, asked: AskedDocuments, served: ServedModel, request: ChatRequest) -> list[Given]:
-        """Return as many passages as fit that help answer a chat. Raises Refusal."""
+        """Return the passages that help answer a chat, as many as the context can hold. Raises Refusal."""
         question = question_in(request, asked.param)
         context = served.model.context or served.plan.context
         room = room_beside(served.plan, context, _tokens_in(request), request.max_tokens)
@@ -248,7 +248,7 @@ class RequestDocuments:
             return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
 
     def models_busy(self, is_busy: bool) -> None:
-        """While models are idle, embed passages that so far can be found only by keyword."""
+        """While models are idle, embed passages that do not have a vector yet."""
         if self._embedding is not None:
             self._embedding.cancel()
         self._embedding = None

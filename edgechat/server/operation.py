@@ -314,7 +314,7 @@ class _Stream:
             await asyncio.wait([filling])
 
     async def _send_keep_alives(self) -> None:
-        """Send something during long silences, such as while a model loads or reads a long prompt."""
+        """Send something during long silences, for example while a model loads or reads a long prompt."""
         while True:
             silent = self._clock() - self._last_write
             if silent >= KEEP_ALIVE:

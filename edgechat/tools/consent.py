@@ -40,7 +40,7 @@ class Question:
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks the user. Cancelled if no answer is going to come."""
+"""Asks the user. Cancelled if no answer will come."""
 
 
 Permission = Callable[[ToolSpec, str], Awaitable[bool]]

@@ -37,7 +37,7 @@ _LAST_SECOND = 253402300799
 
 
 class AvailableModels:
-    """The models on this machine. All methods read the disk, so call them in a thread."""
+    """The models on this machine. All methods read from disk, so call them in a thread."""
 
     def __init__(self, default: str) -> None:
         """default: name or path of the model for requests that do not name one.

@@ -41,7 +41,7 @@ _PLACES = 4
 _RECENT_SECONDS = 60.0
 """Window for measuring how often requests end, in seconds."""
 _UNKNOWN = 5
-"""Estimate in seconds if that rate is unknown."""
+"""Wait time in seconds to report if that rate is unknown."""
 _LONGEST = 120
 
 

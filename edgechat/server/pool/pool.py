@@ -1,4 +1,4 @@
-"""A server's pool: its models, access to them for requests, and their state and metrics.
+"""A server's pool of models: gives requests access to them, and reports their state and metrics.
 
 Each loaded model runs in its own process. `edgechat.server.pool.residency` decides which models are loaded.
 """
@@ -76,11 +76,11 @@ class Pool:
         await self.close()
 
     def names(self) -> list[ModelCard]:
-        """Return all models that can be requested. Reads the disk: call it in a thread."""
+        """Return all models that can be requested. Reads from disk: call it in a thread."""
         return [self._as_loaded(card) for card in self._available.cards()]
 
     def card(self, name: str) -> ModelCard:
-        """Describe a model, given any name that clients may use. Reads the disk. Raises ModelNotFound."""
+        """Describe a model, given any name that clients may use. Reads from disk. Raises ModelNotFound."""
         return self._as_loaded(self._available.card(self._available.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
@@ -265,7 +265,7 @@ def real_pool(
     *,
     on_note: Callable[[str], None] = lambda _note: None,
 ) -> Pool:
-    """Return the pool for a server. Reads the disk.
+    """Return the pool for a server. Reads from disk.
 
     default: name or path of the model for requests that do not name one. request: planning options for every
     model. Its draft, `anyway` and runtime quantization apply only to the default model, and its adapters

@@ -1,7 +1,7 @@
 """Protocols: OpenAI, Anthropic and Ollama requests and answers as Structs, which /openapi.json describes.
 
-A body is converted to a ChatRequest; `answers.Answers` encodes the engine's events as bytes. No code below
-the server knows about protocols.
+A body is converted to a ChatRequest; `answers.Answers` encodes the engine's events as bytes. No code in lower
+layers knows about protocols.
 
 body.py               decodes bytes into a Struct, or refuses them; finds fields that have no effect
 fields.py             fields that several protocols share

@@ -235,7 +235,7 @@ Lora = Annotated[
 def requested_adapters(
     named: Sequence[str], lora: Sequence[LoraBody] | None, plan: LoadPlan
 ) -> tuple[AdapterUse, ...]:
-    """Return the adapters for a request. Reads the disk. Raises NotAnAdapter.
+    """Return the adapters for a request. Reads from disk. Raises NotAnAdapter.
 
     named: adapters in the model's name, used if `lora` is None. Clients cannot specify paths.
     """

@@ -284,7 +284,7 @@ class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, card: ModelCard) -> ShownModelBody:
-        """Describe a model in detail. Reads the disk: call it in a thread."""
+        """Describe a model in detail. Reads from disk: call it in a thread."""
         kind = card.architecture or "unknown"
         texts = layer_texts(card.layers) if card.layers is not None else LayerTexts()
         info = {

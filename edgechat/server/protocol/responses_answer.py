@@ -56,7 +56,7 @@ _PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc", "custom": "ctc"}
 
 
 class ResponseAnswers(Answers):
-    """The response to one request. Its items are the search, if there was one, and the answer's blocks."""
+    """The response to one request. Its items are the search, if any, and the blocks of the answer."""
 
     id_prefix = "resp_"
     window_field = '"truncation": "auto"'
@@ -90,9 +90,9 @@ class ResponseAnswers(Answers):
         self._error: ResponseError | None = None
         self._keep = keep
         self._input = stored_items(items_of(body.input or (), earlier)) if keep is not None else ()
-        # Until the end, `store` says whether the response will be stored; at the end, whether it was.
-        # So it is stored before the end is sent, and a client that has read the end can continue from it.
-        # A failed response is never stored.
+        # Until the end, `store` says whether the response will be stored; at the end, whether it was stored.
+        # The response is therefore stored before the end is sent, so clients that have read the end can
+        # refer to the response. A failed response is never stored.
         self._is_stored = keep is not None
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
@@ -116,7 +116,7 @@ class ResponseAnswers(Answers):
         return self._event(response.status, response=response)
 
     def waiting(self) -> bytes:
-        """Return an event, because clients that time out on silence count only events."""
+        """Return an event: clients with a timeout for silent streams reset it only when they receive one."""
         if self._has_begun:
             return self._event("in_progress", response=self._response("in_progress"))
         self._has_begun = True
@@ -254,7 +254,7 @@ class ResponseAnswers(Answers):
         return OutputSearch(id=self._search_id, status=status, queries=queries, results=results)
 
     def _response(self, status: ResponseStatus | None = None) -> Response:
-        """Return the response so far. status: None to derive it from how the answer ended."""
+        """Return the response so far. status: None to derive the status from how the answer ended."""
         body, [reply] = self._body, self._replies
         if status is None:
             status = "incomplete" if reply.is_cut else "completed"
@@ -307,7 +307,7 @@ class ResponseAnswers(Answers):
 def _free_text(arguments: str) -> str:
     """Return the text for a custom tool.
 
-    The model is supposed to write it in a JSON object. If it wrote something else, return that unchanged.
+    The model is supposed to write it in a JSON object. If it wrote anything else, return that unchanged.
     """
     try:
         value = json.loads(arguments)["input"]

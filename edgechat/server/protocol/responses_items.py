@@ -53,7 +53,7 @@ Parts = str | Annotated[list[ItemPart], Meta(max_length=1024)]
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in any role. Its text parts can be of several types. Only users can send images and audio."""
+    """A message with any role. Text parts can be of several types. Only users can send images and audio."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]

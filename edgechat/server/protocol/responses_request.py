@@ -112,7 +112,7 @@ class Toolbox:
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The namespace and short name of each function in a namespace, keyed by the name that the model sees."""
     search: AskedDocuments | None = None
-    """The documents that `file_search` names."""
+    """The documents that `file_search` searches."""
 
     def name_of(self, called: str) -> tuple[str | None, str]:
         """Return the namespace, if any, and the short name of a function that the model calls."""

@@ -344,7 +344,7 @@ def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) 
 
 
 def stored_items(sent: Sequence[Raw]) -> tuple[StoredItem, ...]:
-    """Return input items in the form in which they are stored. Items without an id get one."""
+    """Return input items in their stored form. Items without an id are given one."""
     used: set[str] = set()
     return tuple(_with_id(item, used) for item in sent)
 

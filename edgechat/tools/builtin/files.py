@@ -168,7 +168,7 @@ class _Files:
                 yield f"{flat(name)}:{number}", line
 
     def _walk(self, name: str, most: int) -> tuple[Path, list[str], bool]:
-        """Return a folder, the entries below it, and whether the list of entries is complete; see `walk`."""
+        """Return a folder, the entries in it, and whether the list of entries is complete; see `walk`."""
         folder = self._resolved(name) if name.strip("./\\ ") else self._root
         try:
             contents = walk(folder, most=most, seconds=_SECONDS)

@@ -107,7 +107,7 @@ class McpConnection:
     """A running server. It ends on `close`, on its own, or when it exceeds its limits."""
 
     def __init__(self, config: ServerConfig, process: asyncio.subprocess.Process) -> None:
-        """Not to be called directly: use `start`."""
+        """Do not call this directly; use `start`."""
         self.title = ""
         """Name and version that the server reports: untrusted, but inert."""
         self.protocol = ""
