@@ -96,7 +96,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def kind(self) -> ModelKind:
-        """What the model is for."""
+        """What the model is used for."""
         return "reranking" if self.reranks else "chat" if self.embedding is None else "embedding"
 
     @property

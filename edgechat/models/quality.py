@@ -27,7 +27,7 @@ from edgechat.models.formats.quants import canonical, is_mlx_bits
 from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
-"""Number of weights from which a poor quantization is acceptable: Q2_K hurts 70B as much as Q3_K_M hurts
+"""Minimum number of weights for a poor quantization to be acceptable: Q2_K hurts 70B as much as Q3_K_M hurts
 8B.
 """
 BLOCK = 256
@@ -113,7 +113,7 @@ _LIMITS = (
 
 
 def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
-    """Return a file's divergence in nats, as measured here or else as published for its quantization.
+    """Return a file's divergence in nats, either measured here or published for its quantization.
 
     path: the file, if it is on this machine.
     """

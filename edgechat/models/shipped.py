@@ -33,7 +33,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Where a model's data is, and the file size for each quantization, in the same order as the types."""
+    """Where a model's data is, and the file size at each quantization, in the same order as the types."""
 
     name: str
     repo: str
@@ -129,7 +129,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
 
 @lru_cache(maxsize=4)
 def _base(name: str) -> tuple[ModelHeader, bytes]:
-    """Return a model's header (useful only for its shapes), and the tensor types for each quantization."""
+    """Return a model's header (useful only for its shapes), and its tensors' types at each quantization."""
     models, data = _index()
     model = models[name]
     try:
@@ -151,7 +151,7 @@ _SCALE_AND_BIAS = 4
 
 
 def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
-    """Return the header of a model's MLX repository with this quantization. Sizes are estimated.
+    """Return the header of a model's MLX repository at this quantization. Sizes are estimated.
 
     quant: '4bit', 'mxfp4', 'bf16'. Returns None if the catalogue has no such repository, or if the model's
     shapes are not shipped. Raises ModelFileError if the shipped file is damaged.

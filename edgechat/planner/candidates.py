@@ -55,19 +55,19 @@ class Variant:
     size: int
     """Total size of all parts in bytes."""
     header: Callable[[], ModelHeader]
-    """Reads the header, once, over the network if necessary. Raises ModelFileError or HubError."""
+    """Reads the header once, over the network if necessary. Raises ModelFileError or HubError."""
     path: Path | None = None
     entry: CatalogueEntry | None = None
     format: Format = "gguf"
     projector: Callable[[], FoundProjector] = lambda: (None, "")
-    """Reads the projector's header, once, over the network if necessary.
+    """Reads the projector's header once, over the network if necessary.
 
     If there is no projector but the model could see or hear, returns the reason as a sentence.
     """
     defaults: Callable[[], ModelDefaults] = ModelDefaults
-    """Reads the file's Ollama defaults, once."""
+    """Reads the file's Ollama defaults once."""
     head: Callable[[], FoundHead] = lambda: (None, "")
-    """Reads the header of separate drafting layers, once, over the network if necessary.
+    """Reads the header of separate drafting layers once, over the network if necessary.
 
     Returns None if there are none, and the reason if there is a file that cannot be used.
     """
@@ -124,7 +124,7 @@ def of_local(model: LocalModel) -> Variant:
 
 
 def _identity(file: Variant) -> tuple[Format, str | None, int]:
-    # A repository holds only one MLX model, whose name may not contain the quantization.
+    # A repository holds only one MLX model, and its name might not contain the quantization.
     return file.format, file.quant if file.format == "gguf" else None, file.size
 
 
@@ -180,7 +180,8 @@ def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
 def everything(*, mlx: bool = False) -> list[list[Variant]]:
     """Return the files of every chat model in the catalogue, best model first.
 
-    Superseded models are included only if they are on this machine. mlx: also return MLX models that are not.
+    Superseded models are included only if they are on this machine. mlx: also return MLX models that are not
+    on this machine.
     """
     known = inventory()
     chat = [entry for entry in catalogue() if entry.quality is not None]
@@ -245,7 +246,7 @@ def _head(name: str, read: Callable[[], ModelHeader], header: ModelHeader) -> Fo
 def _local_projector(header: ModelHeader, path: Path | None) -> FoundProjector:
     """Return a projector file, or an MLX model's vision tower.
 
-    path: the file, or the MLX model's folder; None if that is not on this machine.
+    path: the model's file, or the folder of an MLX model; None if it is not on this machine.
     """
     projector, problem = header_beside(header, path)
     if projector is None:
@@ -412,9 +413,9 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 
 
 def _has_head(header: ModelHeader) -> bool:
-    """Return whether a layer computes scores.
+    """Return whether the model has a layer that computes scores.
 
-    cls.weight may also be the layer before that one, which is as wide as the model.
+    cls.weight may instead be the layer before it, which is as wide as the model.
     """
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")

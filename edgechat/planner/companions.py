@@ -1,4 +1,4 @@
-"""Companions of a model: its projector and LoRA adapters, with their memory use and placement.
+"""Companions of a model: its projector and LoRA adapters, including their memory use and placement.
 
 Projectors are not covered by llama.cpp's dry run. libmtmd (tools/mtmd) loads the weights unchanged into one
 buffer and encodes each picture in one go, so its compute buffer grows with the largest picture so far. The
@@ -6,9 +6,9 @@ constants match the bundled llama.cpp, commit 0c1e57098. Its own allocator (mtmd
 the formula to within 1 % for SigLIP with the Gemma 3 and Idefics 3 projections, and for the Qwen3-VL and
 Gemma 4 encoders. A card encodes pictures at least ten times faster than a CPU, but layers that have to make
 room for the projector slow down every token. So the projector goes on a card if all layers still fit, and
-otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares).
+otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares the two).
 
-Adapters: each pair of matrices is placed with the tensor that it modifies. llama.cpp computes them in buffers
+Adapters: each pair of matrices is placed with the tensor it modifies. llama.cpp applies them in buffers
 that the model needs anyway.
 """
 
@@ -35,7 +35,7 @@ from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 TOWER = "its vision tower"
 """What plans call an MLX model's projector."""
 ANSWER = 256
-"""Length of an answer about a picture, assumed when comparing devices, in tokens."""
+"""Assumed length in tokens of an answer about a picture, for comparing devices."""
 
 
 class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
-    """Size for the largest picture; less is allocated until one has been read."""
+    """Size needed for the largest picture. Less is allocated until a picture that large has been read."""
     host_bytes: int = 0
     """RAM for the picture itself, whichever device encodes it."""
 
@@ -66,24 +66,24 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """All the memory it needs, in bytes."""
+        """Total memory needed, in bytes."""
         return self.weights_bytes + self.compute_bytes + self.host_bytes
 
     @property
     def needs(self) -> dict[str, Needs]:
-        """The bytes it needs in each memory."""
+        """Bytes needed in each kind of memory."""
         there = Needs(projector_bytes=self.weights_bytes + self.compute_bytes)
         return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return how many planned bytes in a memory are not allocated until the first picture."""
+        """Return how many planned bytes in this memory are not allocated until a picture is read."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
 def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of a model's projector, or None and the reason.
+    """Return the header of a model's projector, or None and the reason why it has none.
 
-    path: the projector file that comes with a GGUF file. An MLX model's vision tower is in its own folder.
+    path: the projector file that accompanies a GGUF file. An MLX model's own folder holds its vision tower.
     """
     if model.format != "mlx":
         return read_for(model, path) if path is not None else (None, "")
@@ -118,7 +118,7 @@ class ProjectorFile:
 
 
 def places(budget: Budget) -> Iterator[str]:
-    """Yield the cards that are possible, best first, then '' for RAM. RPC servers cannot encode pictures."""
+    """Yield the cards that could hold it, best first, then '' for RAM. RPC servers cannot encode pictures."""
     for card in reversed(budget.cards):
         if not card.name.startswith("RPC"):
             yield card.name
@@ -157,24 +157,24 @@ def why_there(device: str, card: str, moved: int) -> str:
 MAX_TOKENS = 4096
 """Maximum number of tokens to plan for in one picture, even if the model could use more: Qwen's limit."""
 _SHARE = 2
-"""A picture takes at most 1/N of the context, leaving room for a question and an answer."""
+"""A picture may take at most 1/N of the context, which leaves room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
-"""Positions in 30 seconds of audio for Whisper, more than for other encoders. Encoders that do not split
-audio into such parts are limited to this number too, as more would exceed the planned memory.
+"""Number of positions for 30 seconds of audio in Whisper, which has more than other encoders. Encoders that
+do not split audio into such parts are limited to this number too, as more would exceed the planned memory.
 """
 _TABLES = 16 << 20
 """Size in bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
-"""Bytes per pixel, which is held both as input bytes and as floats."""
+"""Bytes per pixel, since a picture is held both as bytes and as floats."""
 _MLX_VLM = 32 << 20
-"""Bytes that mlx-vlm and its processors take in addition to mlx-lm; 24 MB were measured on Linux."""
+"""Bytes that mlx-vlm and its processors take in addition to mlx-lm, measured at 24 MB on Linux."""
 _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
 """Projectors with bidirectional attention within a picture (mtmd_decode_use_non_causal). All the picture's
 tokens must be in one call, and llama.cpp aborts if n_ubatch is smaller than that.
 """
 _CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
-"""Exceptions to `_NON_CAUSAL`, as embedding widths: Gemma 4 E2B and E4B."""
+"""Exceptions to `_NON_CAUSAL`, identified by embedding width: Gemma 4 E2B and E4B."""
 _UNLOADED = {"gemma3nv": "a."}
 """Name prefixes of tensors that are not loaded."""
 
@@ -184,7 +184,7 @@ class PictureRule:
     """How many tokens a picture takes (see load_hparams and clip_n_output_tokens in clip.cpp)."""
 
     merge: int = 1
-    """How many patches are merged along each side to form a token, unless the file gives a number."""
+    """How many patches are merged along each side to form a token, unless the file specifies it."""
     most: int = 0
     """Tokens in the largest picture; 0 if all pictures are scaled to the encoder's training size."""
     tiles: int = 1
@@ -311,7 +311,7 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
 
 
 def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
-    """Return how many more bytes MLX needs, for one layer's scores and the output of each layer.
+    """Return how many additional bytes MLX needs for one layer's scores and for the output of each layer.
 
     One float per score was measured on a CPU. Metal stores no scores for the head sizes it supports.
     """
@@ -355,14 +355,14 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The path of a GGUF file, or of a folder saved by PEFT."""
     scale: float
     rank: int
-    """Its largest rank."""
+    """The adapter's largest rank."""
     total_bytes: int
     parts: tuple[tuple[str, int | None, int], ...] = ()
-    """Each modified tensor's name, layer (None: outside the layers), and the size of its pair in bytes."""
+    """For each modified tensor: name, layer (None if outside the layers), and size of its pair in bytes."""
 
     @property
     def use(self) -> AdapterUse:
-        """The adapter in the form in which requests specify it."""
+        """The adapter, in the form used by requests."""
         return AdapterUse(self.path, self.scale)
 
 
@@ -404,7 +404,7 @@ def _planned(text: str, header: ModelHeader) -> AdapterPlan:
 def adapter_needs(
     adapters: Sequence[AdapterPlan], devices: Sequence[str], experts_in_ram: int
 ) -> dict[str, Needs]:
-    """Return how many bytes the adapters need in each memory.
+    """Return how many bytes the adapters need in each kind of memory.
 
     devices: each layer's device, then the output's. experts_in_ram: number of layers with experts in RAM.
     """

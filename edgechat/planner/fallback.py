@@ -62,8 +62,8 @@ def plan_reload(
 def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
     """Return a new plan if a worker was lost, or if there is more memory now than when `requested` was made.
 
-    The new plan must not be worse, and must use the same file: nobody wants another model in the middle of a
-    conversation.
+    The new plan must not be worse, and must use the same file: nobody wants a different model in the middle
+    of a conversation.
     """
     if why_lost(requested.rpc):
         with contextlib.suppress(EdgechatError):  # if planning fails, the requested plan is reduced
@@ -87,7 +87,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
 
 
 def is_short(plan: LoadPlan) -> bool:
-    """Return whether a load that ended would not fit again, because other programs have taken its memory."""
+    """Return whether a load that ended would no longer fit, because other programs took its memory."""
     return not Budget.of(current_profile()).fits(_needs(plan))
 
 
@@ -200,7 +200,7 @@ def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
 def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
     """Return the plan with a quarter of each card's layers moved to the CPU.
 
-    Returns None for MLX or without cards.
+    Returns None for MLX, or if no cards are used.
     """
     if not plan.split or plan.backend == "mlx":
         return None
@@ -222,7 +222,7 @@ def _needs(plan: LoadPlan) -> Mapping[str, Needs]:
 
 
 def _loaded(plan: LoadPlan) -> tuple[object, ...]:
-    """Return the parts of a plan whose changes a user may notice."""
+    """Return the parts of a plan in which a user may notice changes."""
     return params_of(plan), plan.draft, plan.checkpoint_bytes, plan.projector
 
 

@@ -1,7 +1,7 @@
 """Model list: the models on this machine, with cached summaries of their headers.
 
 Reading a header takes a few milliseconds, mostly because of its vocabulary, whereas a summary is about a
-hundred bytes. The memory that a load needs is estimated by formula and for the CPU alone, without a dry run
+hundred bytes. The memory that a load needs is estimated by formula and for the CPU only, without a dry run
 or GPUs. If the cache is damaged, all headers are read again.
 """
 
@@ -137,7 +137,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
 
 
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
-    """Return the contexts that the planner tries, each with the least memory that a load needs."""
+    """Return the contexts that the planner tries, each with the minimum memory that a load needs."""
     from edgechat.device.memory import Memory
     from edgechat.planner.estimate.budget import Budget
     from edgechat.planner.estimate.footprint import may_quantize
@@ -173,7 +173,7 @@ def _write(models: dict[str, _CachedSummary]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A model in the list, with what is shown about it."""
+    """A model in the list, with the details that are shown."""
 
     model: LocalModel
     glance: HeaderSummary
@@ -200,8 +200,8 @@ def rows(
 ) -> list[ModelRow]:
     """Return the models on this machine, most recently used first. tell: see `glances`.
 
-    current: name or path of a model to include even if it is outside the usual places. known: the models in
-    the usual places, if they have already been listed.
+    current: name or path of a model to include even if it is not in one of the usual locations. known: the
+    models in those locations, if they have already been listed.
     """
     models = list((known or inventory()).models)
     with contextlib.suppress(ModelFileError, ModelNotFound):  # the model may have been deleted

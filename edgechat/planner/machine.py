@@ -1,4 +1,4 @@
-"""Machine: what a model is planned for, such as this machine as it is, or a hypothetical one."""
+"""Machine: what a model is planned for, either this machine in its current state or a hypothetical one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ from edgechat.planner.plan import DeviceMemory, LoadPlan
 SIMULATED = "GPU0"
 """Device name for a hypothetical card."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
-"""Memory that the system and a browser take: this many bytes (at most half), or this fraction if larger."""
+"""Memory taken by the system and a browser: the larger of this many bytes (at most half of RAM) and this
+fraction of RAM.
+"""
 _SCREEN_SHARE = 0.08
 _AGAIN = 3600.0
 """A disturbed measurement is repeated after this many seconds."""
@@ -153,7 +155,7 @@ class MachineDescription:
     """Whether it is an Apple Silicon Mac with MLX, whose GPU shares the memory."""
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
-        """Return the profile with the changes that are described."""
+        """Return the profile with the described changes applied."""
         if self != MachineDescription():  # nobody knows how busy a hypothetical machine is
             profile = replace(profile, slowed=())
         if self.ram is not None:
@@ -228,7 +230,7 @@ class Machine:
         return replace(self, profile=profile)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
-        """Return a function that does dry runs of this model, or None for MLX or without a dry run."""
+        """Return a function that performs dry runs of this model, or None for MLX or without a dry run."""
         dry = self.dry
         if dry is None or header.format == "mlx":
             return None
@@ -251,7 +253,7 @@ def machine_for(
     staying: Iterable[LoadPlan] = (),
     leaving: Iterable[LoadPlan] = (),
 ) -> Machine:
-    """Return this machine as it is now, with the described changes. Its speed is measured if it is not known.
+    """Return this machine as it is now, with the described changes. Its speed is measured if it is unknown.
 
     workers: see `current_profile`. types: weight types whose kernels are measured; None to measure nothing.
     staying: plans of models that stay loaded. leaving: plans of models that are unloaded first.

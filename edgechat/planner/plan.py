@@ -29,7 +29,7 @@ _NOT_OF_REMOTES = (
 
 
 class DeviceMemory(Needs, frozen=True, kw_only=True):
-    """How much of one device's memory loading a model takes."""
+    """How much memory on one device it takes to load a model."""
 
     name: str
     """'RAM', 'MLX', or llama.cpp's name for an accelerator."""
@@ -78,7 +78,7 @@ class DraftPlan(LoadParams, frozen=True, kw_only=True):
     quant: str | None = None
     file_bytes: int = 0
     total_bytes: int = 0
-    """All the memory it needs, which is included in the plan's `memory`."""
+    """Total memory it needs, which is included in the plan's `memory`."""
     forecast: Forecast | None = None
     """The predicted seconds per drafted token."""
 
@@ -130,7 +130,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     buffers: tuple[Buffer, ...] = ()
     """Sizes for each buffer type, from llama.cpp's own allocator; empty if they are only estimated."""
     end_tokens: tuple[int, ...] = ()
-    """Token ids that end a reply, in addition to those that the backend knows."""
+    """Token ids that end a reply, in addition to those that the backend already knows."""
     draft: DraftPlan | None = None
     """A separate file that drafts, or None."""
     head: HeadPlan | None = None
@@ -152,13 +152,13 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """The conditions that the speed depends on, used as the key for calibration."""
     kl_divergence: Divergence | None = None
     defaults: ModelDefaults = ModelDefaults()
-    """Defaults from Ollama's store, for a file that is in there."""
+    """Defaults from Ollama's store, if the file is stored there."""
     sampling: SamplingDefaults = SamplingDefaults()
     """The sampling options that the model's makers recommend, overridden by those in settings.toml."""
     thinking_sampling: SamplingDefaults | None = None
-    """The same options with thinking on; None if they are no different."""
+    """The same options with thinking on; None if they do not differ."""
     answering_sampling: SamplingDefaults | None = None
-    """The same options with thinking off; None if they are no different."""
+    """The same options with thinking off; None if they do not differ."""
     notes: tuple[str, ...] = ()
     """Sentences about requests that could not be met."""
     reasons: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """All the memory that the load needs, in bytes."""
+        """Total memory that the load needs, in bytes."""
         return sum(memory.total_bytes for memory in self.memory)
 
 

@@ -61,8 +61,8 @@ def prepare(
     """Return how to load `model`, given as a path or a catalogue name, on this machine as it is now.
 
     The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
-    models that stay loaded beside it. leaving: plans of models that are unloaded first. described, must_run:
-    only for models that another program runs; see `engine_plan`.
+    models that stay loaded alongside it. leaving: plans of models that are unloaded first. described,
+    must_run: only for models that another program runs; see `engine_plan`.
 
     Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError or
     OptionWithoutEffect; also NotADraft if a requested draft model cannot draft.

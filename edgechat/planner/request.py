@@ -1,4 +1,4 @@
-"""Plan request: choices that the user makes instead of the planner."""
+"""Plan request: choices made by the user instead of the planner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_type: CacheType | None = None
     threads: int | None = None
     min_tps: float | None = None
-    """Quantizations and models that are slower than this are not chosen, in tokens per second."""
+    """Minimum speed in tokens per second. Slower quantizations and models are not chosen."""
     clients: int | None = None
     """Number of clients that may send requests at the same time."""
     quality: QualityClass | None = None
@@ -50,11 +50,11 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...] | None = None
     """Addresses of machines that lend their memory (`ssh://host`)."""
     runtime_quant: RuntimeQuant | None = None
-    """How Transformers, if it runs the model, quantizes weights during loading."""
+    """How weights are quantized during loading, if Transformers runs the model."""
     prefers: Backend | None = None
     """Preferred backend if there is a choice, from settings.toml."""
     is_strict: bool = True
-    """Whether options without effect raise an error; otherwise the plan notes them."""
+    """Whether options that have no effect raise an error. Otherwise, the plan only notes them."""
 
 
 DEFAULT_REQUEST = PlanRequest()

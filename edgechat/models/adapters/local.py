@@ -84,7 +84,7 @@ class LocalAdapter(LocalModel):
 
 
 def states_adapter(path: Path) -> bool:
-    """Return whether a GGUF file declares itself an adapter, without parsing the whole header."""
+    """Return whether a GGUF file declares itself to be an adapter, without parsing the whole header."""
     try:
         with path.open("rb") as file:
             start = file.read(_START)
@@ -131,7 +131,7 @@ def find_adapter(name: str) -> LocalAdapter:
 
 
 def known_adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter that a name or path refers to, including where it is stored.
+    """Return the adapter that a name or path refers to, with its storage location.
 
     Returns None if there is no such adapter, or if a model has that name.
     """

@@ -49,7 +49,7 @@ class Adapter:
         return sum(n for _, _, n in self.parts())
 
     def parts(self) -> list[tuple[str, int | None, int]]:
-        """Return each modified tensor's name, its layer (or None), and the size of its pair in bytes."""
+        """Return each modified tensor's name, its layer (or None), and the size in bytes of its pair."""
         layers = {name: _LAYER.match(name) for name in self.pairs}
         return [
             (name, int(match[1]) if (match := layers[name]) else None, a.n_bytes + b.n_bytes)
@@ -58,7 +58,7 @@ class Adapter:
 
 
 def is_adapter(header: ModelHeader) -> bool:
-    """Return whether a GGUF file declares itself an adapter."""
+    """Return whether a GGUF file declares itself to be an adapter."""
     return header.text("general.type") == KIND
 
 

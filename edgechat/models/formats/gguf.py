@@ -130,8 +130,8 @@ def read_growing(
 def read_model(path: Path) -> ModelHeader:
     """Read the header of the model that llama.cpp would load from `path`.
 
-    The path may be that of any shard of a split model: see `one_model`. Raises ModelFileError, including for
-    files that are not language models.
+    For a split model, this may be the path of any shard: see `one_model`. Raises ModelFileError, including
+    for files that are not language models.
     """
     match = _SHARD.fullmatch(path.name)
     header = read_header(_shard_path(path, match, 1) if match else path)

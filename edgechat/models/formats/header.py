@@ -43,7 +43,7 @@ a folder with a LoRA adapter saved by PEFT. No header has the format peft.
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """A metadata array. `values` is None if it has more than 1024 elements, as a vocabulary does."""
+    """A metadata array. `values` is None if there are more than 1024 elements, as in a vocabulary."""
 
     type: str
     """Type of the elements: 'string', 'uint32', 'float32', ..."""
@@ -242,12 +242,12 @@ class ModelHeader:
 
     @cached_property
     def kind(self) -> ModelKind:
-        """What the model is for."""
+        """What the model is used for."""
         return "chat" if not self.pooling else "reranking" if self.pooling == POOLED_RANK else "embedding"
 
     @cached_property
     def reads_in_parts(self) -> bool:
-        """Whether a long text can be read in parts (causal attention, and only the last output counts)."""
+        """Whether a long text can be read in parts: attention is causal, and only the last output is used."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST, POOLED_RANK)
 

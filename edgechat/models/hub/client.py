@@ -55,11 +55,11 @@ T = TypeVar("T")
 CONNECT = 5.0
 """Seconds allowed to establish a connection."""
 IDLE = 8.0
-"""Seconds allowed without progress, where progress is a resolved name, a connection or a byte received."""
+"""Seconds allowed without progress, that is, without a resolved name, a new connection or a received byte."""
 SPARE = 1.0
 """Extra seconds that give a more specific timeout the chance to expire first."""
 PATIENCE, SLOWEST = 60.0, 1024
-"""Over a period of this many seconds, the average rate must be at least this many bytes per second."""
+"""The average rate over this many seconds must be at least this many bytes per second."""
 MAX_REDIRECTS = 5
 
 
@@ -176,8 +176,8 @@ class Client:
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
     """Run `work` with a client in a separate thread. Raises HubError, and anything that `work` raises.
 
-    seconds: overall time limit. With math.inf, only silence is limited. After a timeout, the thread may keep
-    running for a moment.
+    seconds: overall time limit. With math.inf, only the time without progress is limited. After a timeout,
+    the thread may keep running for a moment.
     """
 
     def run(watch: ProgressWatch) -> T:
@@ -368,7 +368,7 @@ def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
 
 
 def _rate(answer: HubResponse) -> float | None:
-    """Return the rate of a response, measured from the second piece on, once the connection is warm."""
+    """Return the rate of a response, measured from the second piece onwards, once the connection is warm."""
     n_bytes, began = -1, 0.0
     with suppress(EdgechatError, ConnectionCut):  # an answer of any kind is enough
         for piece in answer.pieces:

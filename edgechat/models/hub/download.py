@@ -2,7 +2,7 @@
 
 Files are downloaded over plain HTTP, as a browser would download them, even if the hub keeps them in its Xet
 storage. huggingface_hub would use hf-xet, which discards what it has downloaded if it is killed, and does not
-allow the bytes to be hashed as they arrive. Only the largest files require it.
+allow the bytes to be hashed as they arrive. Only the largest files require hf-xet.
 
 If a second process wants the same file, it waits for the first. Bytes are written to disk as they arrive. If
 a download was killed, its bytes are hashed again and only the rest is requested. The hash in each response's
@@ -36,7 +36,7 @@ WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
 PROGRESS = 1 << 16
 """Number of new bytes that count as progress."""
 MAX_WAIT = 300
-"""The longest wait requested by the hub that is accepted, in seconds."""
+"""Longest wait to accept when the hub requests one, in seconds."""
 MOST = 50 * 10**9
 """Size of the largest file that the hub serves over plain HTTP, in bytes. hf-xet downloads larger files."""
 _READ = 1 << 20
@@ -189,7 +189,7 @@ def _receive(
     observer: DownloadObserver,
     stop: threading.Event,
 ) -> int:
-    """Receive the missing bytes over as many connections as needed, and return how many there were."""
+    """Receive the missing bytes over as many connections as needed, and return how many were received."""
     hub, ranged = Endpoint(listing.hub), RangedFile(listing, file)
     failures, best, received = 0, partial.size, 0
     report = _stoppable(stop, lambda n: observer.has(file, n))

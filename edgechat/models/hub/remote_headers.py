@@ -138,7 +138,7 @@ class RemoteStart:
             except ConnectionCut:
                 self.cuts += 1
             else:
-                # An empty response is no progress: count it as a lost connection.
+                # An empty response makes no progress, so it counts as a lost connection.
                 self.cuts += len(self.data) == before
             if self.cuts > MAX_CUTS:
                 raise unreachable(self.ranged.url, f"the connection was lost {self.cuts} times")

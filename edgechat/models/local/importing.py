@@ -213,7 +213,7 @@ def check_name(name: str) -> str:
 def _place_all(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import all files or none. The first file is imported last, because it makes the others a model.
+    """Import all files or none. The first file is imported last, because it is what makes them a model.
 
     kept: sources that are never moved.
     """

@@ -64,8 +64,8 @@ def llama_cpp_folder() -> Path:
 def lm_studio_folders() -> list[Path]:
     """Return the folders in which LM Studio may store models: the configured one and the default ones.
 
-    LM Studio's home is named in ~/.lmstudio-home-pointer, or else is one of two defaults. Its settings may
-    specify another folder for models.
+    LM Studio's home folder is specified in ~/.lmstudio-home-pointer; otherwise it is one of two defaults. Its
+    settings may specify another folder for models.
     """
     home = _home()
     homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]

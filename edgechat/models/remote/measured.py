@@ -34,10 +34,10 @@ class MeasuredSpeed(msgspec.Struct, frozen=True):
 
 
 class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The most recent start of a program that edgechat starts."""
+    """The most recent start of a program launched by edgechat."""
 
     seconds: float = 0.0
-    """Seconds until it was ready, the last time that it became ready; 0 if it never did."""
+    """Seconds it took to become ready the last time it did; 0 if it never has."""
     failure: str = ""
     """Why the last start failed; '' if it succeeded."""
     log: str = ""

@@ -38,7 +38,7 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
     sees: bool = False
     hears: bool = False
     chats: bool = True
-    """Whether it can do more than make embeddings."""
+    """Whether it can do more than produce embeddings."""
     can_switch_thinking: bool = False
     has_tools: bool = True
     """Whether the model supports tools natively. This is assumed if the server does not say."""

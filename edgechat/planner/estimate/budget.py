@@ -1,11 +1,11 @@
 """Budget: how much memory a load may take on each device. Layouts: which layers go where.
 
 The budget is the memory that is free now, minus a margin. A card that shares the machine's memory has its own
-limit, but what it holds also counts as RAM. Swap never counts.
+limit, but everything stored on it also counts as RAM. Swap never counts.
 
 Cards are filled from the last layer backwards, best card first: llama.cpp offloads the last layers, along
 with the output. For mixtures of experts, two layouts are tried: as many whole layers on the cards as fit, or
-all layers on the cards with some of their experts in RAM. Most of the bytes belong to experts, but each token
+all layers on the cards with some of their experts in RAM. Experts make up most of the bytes, but each token
 reads only a few of them.
 """
 
@@ -35,7 +35,7 @@ _CARD_SHARE = 0.1
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What a load needs in one memory, in bytes."""
+    """What a load needs in one kind of memory, in bytes."""
 
     weights_bytes: int = 0
     cache_bytes: int = 0
@@ -72,11 +72,11 @@ class Extras:
     """What a load needs in addition to its weights, in bytes."""
 
     cache: Sequence[int]
-    """The cache of each layer."""
+    """Size of each layer's cache."""
     compute: int
-    """The compute buffer on each device."""
+    """Size of the compute buffer on each device."""
     output: int
-    """Rows of logits, which are in RAM."""
+    """Size of the rows of logits, which are in RAM."""
     program: int
     drafting: int = 0
     """Memory for drafting with the model's own layers, on the same device as the output."""
@@ -94,7 +94,7 @@ class Card:
 
     @property
     def budget(self) -> int:
-        """How many bytes a load may take: free memory minus a margin for drivers and screens."""
+        """How many bytes a load may take: free memory minus a margin for drivers and displays."""
         free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
@@ -110,7 +110,7 @@ class Budget:
 
     memory: Memory
     cards: tuple[Card, ...] = ()
-    """The cards, best one last. The last card gets the last layers and the output."""
+    """The cards, ordered so that the best comes last. It gets the last layers and the output."""
 
     @classmethod
     def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
@@ -119,8 +119,8 @@ class Budget:
             card = profile.mlx_card
             return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
         usable = [gpu for gpu in profile.accelerators if gpu.usable and gpu.free > 0]
-        # The best card is filled first and comes last: local cards rather than remote ones, then those with
-        # memory of their own, then those with more free memory.
+        # The best card is filled first and comes last. Local cards rank above remote ones, then cards with
+        # their own memory above those that share RAM, then cards with more free memory above the rest.
         usable.sort(key=lambda gpu: (not gpu.worker, not gpu.shares_ram, gpu.free))
         return cls(profile.memory, tuple(Card(gpu.devices[0], gpu) for gpu in usable))
 
@@ -141,7 +141,7 @@ class Budget:
         return f"{mebibytes(self.ram)} are free{limit}"
 
     def less(self, needs: Mapping[str, Needs]) -> Budget:
-        """Return the budget that remains beside a load with these needs."""
+        """Return what is left of the budget next to a load with these needs."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
             replace(card, taken=card.taken + needs[card.name].total_bytes) if card.name in needs else card
@@ -173,7 +173,10 @@ def together(first: Mapping[str, Needs], second: Mapping[str, Needs]) -> dict[st
 
 
 def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
-    """Return the needs in each memory, from llama.cpp's breakdown. program: bytes for the process itself."""
+    """Return the needs in each kind of memory, from llama.cpp's breakdown.
+
+    program: bytes for the process itself.
+    """
     needs = {RAM: Needs(compute_bytes=breakdown.output, program_bytes=program)}
     for buffer in breakdown.buffers:
         name = RAM if buffer.is_host else buffer.device
@@ -299,7 +302,7 @@ def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> La
 
 
 def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-    """Return what a layout needs in each memory, estimated by formula."""
+    """Return a formula-based estimate of what a layout needs in each kind of memory."""
     device_names = [device or RAM for device in layout.devices_of(len(shape.parts))]
     names = (RAM, *layout.devices)
     weights, caches = dict.fromkeys(names, 0), dict.fromkeys(names, 0)

@@ -1,7 +1,7 @@
 """Calibration: corrects predictions with the measured speed and memory use of earlier loads.
 
-The measurements are stored in the cache folder, together with the token counts of chat turns. These are used
-for choices that depend on how much is read and written.
+The measurements are stored in the cache folder, together with the token counts of chat turns. Choices that
+depend on how much is read and written are based on these counts.
 
 After each answer, the worker records how long it took relative to the forecast (`speed.py`), unless something
 slowed the machine down (`device/load.py`). After each load, it records how much more memory its process uses
@@ -40,14 +40,14 @@ _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
 """Minimum number of runs for an estimate, and their minimum total weight."""
 _MIN_TURNS, _DEEPEST = 16, 1 << 24
-"""Minimum number of turns to tell what chats are like, and the maximum plausible number of tokens."""
+"""Minimum number of turns needed to know what chats are like, and the highest plausible number of tokens."""
 _MODELS = 2
-"""Minimum number of other models before conclusions are drawn from them."""
+"""Minimum number of other models needed before their runs are taken into account."""
 _HALF_LIFE = 60 * 86400.0
-"""Seconds after which the weight of a run has halved."""
+"""Time after which the weight of a run has halved, in seconds."""
 _QUANTILE = 0.35
 _NEAR = math.log(1.15)
-"""Spread of runs on an idle machine, as a logarithm. Runs more than three times as far off weigh less."""
+"""Spread of runs on an idle machine, as a logarithm. Runs off by more than three times this count less."""
 _MAX_HISTORIES = 64
 _MIN_FACTOR, _MAX_FACTOR = 1e-3, 1e3
 _MAX_BEYOND = 1 << 38
@@ -57,7 +57,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Real time as a multiple of the forecast, and how this is known."""
+    """Actual time as a multiple of the forecast, and how this is known."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -72,7 +72,7 @@ class RunConditions(msgspec.Struct, frozen=True, order=True):
     build: str
     """The version of llama.cpp or MLX."""
     backend: str
-    """The devices that have layers: 'CPU', 'CUDA', 'CPU+CUDA', 'MLX'."""
+    """The devices that hold layers: 'CPU', 'CUDA', 'CPU+CUDA', 'MLX'."""
     architecture: str
     quant: str
     model: str = ""
@@ -82,7 +82,7 @@ class RunRecord(msgspec.Struct, frozen=True, array_like=True):
     """How long a run took compared with the forecast."""
 
     factor: float
-    """Real seconds divided by forecast seconds."""
+    """Actual seconds divided by forecast seconds."""
     when: float
     """Time of the run, in seconds since 1970."""
     weight: float = 1.0
@@ -103,7 +103,7 @@ class ChatUse(msgspec.Struct, frozen=True, array_like=True):
 
 USUAL = ChatUse(read=600, written=300, depth=2000)
 """A turn in the middle of a long chat: an answer of a few paragraphs to a question about a piece of text.
-Twice as many tokens are read as written, so that neither kind of call alone decides.
+Twice as many tokens are read as written, so that neither reading nor writing alone decides.
 """
 
 
@@ -114,7 +114,7 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     decode: tuple[RunRecord, ...] = ()
     prefill: tuple[RunRecord, ...] = ()
     beyond: tuple[int, ...] = ()
-    """How many bytes of anonymous memory the process used in excess of its plan."""
+    """For each run, how many bytes of anonymous memory the process used beyond its plan."""
     turns: tuple[ChatUse, ...] = ()
     """Chat turns, including disturbed ones."""
     when: float = 0.0
@@ -130,7 +130,7 @@ class Calibration:
     """A snapshot of earlier runs, used to correct predictions."""
 
     def __init__(self, runs: Iterable[RunHistory] = (), *, now: float | None = None) -> None:
-        """now: seconds since 1970, from which the age of runs is computed."""
+        """now: the time from which the age of runs is computed, in seconds since 1970."""
         self._runs = {history.where: history for history in runs}
         self._now = time.time() if now is None else now
 
@@ -162,7 +162,7 @@ class Calibration:
         return max((n for n in likest if abs(n) < _MAX_BEYOND), default=0)
 
     def use(self) -> ChatUse:
-        """Return the usual token counts of chats on this machine, or `USUAL` if there are too few chats."""
+        """Return the usual token counts of chats on this machine, or `USUAL` if too few are known."""
         turns = [
             turn
             for history in self._runs.values()
@@ -180,7 +180,7 @@ class Calibration:
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
-        """Return real time divided by forecast time for such a load, and the source; '' if unknown."""
+        """Return actual time divided by forecast time for such a load, and its source ('' if unknown)."""
         factors: dict[RunConditions, float] = {}
         for history in self._near(where):
             factor = self._estimate(history.decode if name == "decode" else history.prefill)
@@ -238,7 +238,7 @@ class Calibration:
     ) -> Calibration:
         """Return a calibration with one more run, dropping the oldest ones.
 
-        weight: less than 1 if the run is less reliable.
+        weight: below 1 for a less reliable run.
         """
         old = self._runs.get(where, RunHistory(where=where))
         decodes = () if decode is None else (RunRecord(decode, self._now, weight),)

@@ -84,7 +84,7 @@ class DryRun:
         self.close()
 
     def show(self, header: ModelHeader) -> None:
-        """Set the model that `ask` is about."""
+        """Set the model that the following calls to `ask` are about."""
         if header is self._header:
             return
         self._header = header
@@ -115,7 +115,7 @@ class DryRun:
         return result
 
     def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-        """Return llama.cpp's devices and their free memory. Needs no model. Raises DryRunFailed.
+        """Return llama.cpp's devices and their free memory. This needs no model. Raises DryRunFailed.
 
         `native.accelerators.devices.read_inventory` does the same in a separate child process.
         """

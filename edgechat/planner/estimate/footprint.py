@@ -60,9 +60,9 @@ class LlamaFootprint:
     """Memory use with llama.cpp."""
 
     source = "estimated"
-    """How the sizes are known, as a phrase."""
+    """A phrase that says how the sizes are known."""
     splits = True
-    """Whether individual layers can be moved to another memory."""
+    """Whether individual layers can be moved to another device."""
 
     def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
         """Return what a load needs in addition to its weights. program: bytes for the process itself."""
@@ -103,7 +103,7 @@ class LlamaFootprint:
     ) -> DeviceSpeed:
         """Return a card's speed, or the processor's if card is None.
 
-        processor, measured: speeds of the processor and the card with llama.cpp. The card's may be unknown.
+        processor: the processor's speed with llama.cpp. measured: the card's speed, or None if it is unknown.
         """
         return processor if card is None else rate_of_card(card, processor, measured)
 
@@ -113,7 +113,7 @@ class LlamaFootprint:
 
 
 class MlxFootprint:
-    """Memory use with MLX; the methods are those of `LlamaFootprint`."""
+    """Memory use with MLX. The methods do the same as those of `LlamaFootprint`."""
 
     source = "estimated: weights from the known headers, the rest by formula"
     splits = False
@@ -127,7 +127,7 @@ class MlxFootprint:
         return Extras(cache, _compute_bytes(header, params), output=0, program=program)
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return how many bytes of cache each further token takes once all windows are full."""
+        """Return how many bytes of cache each additional token takes once all windows are full."""
         size = _value_bytes(header)
         widths = (row.keys + row.values for row in rows(header) if not row.windowed)
         return sum(_row_bytes(width, cache_type, size) for width in widths)
@@ -143,7 +143,7 @@ class MlxFootprint:
         yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
 
     def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-        """Return what a layout needs in each memory. Tied matrices are stored only once."""
+        """Return what a layout needs in each kind of memory. Tied matrices are stored only once."""
         weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
         model = Needs(weights, sum(extras.cache), extras.compute)
         program = Needs(program_bytes=extras.program)

@@ -43,7 +43,7 @@ from edgechat.native.params import AttentionKind, CacheType, LoadParams
 from edgechat.planner.estimate.rates import TIME_LIMIT, USUAL, ProbeTask
 
 _TILES = 64
-"""From this many tokens on, calls are computed in tiles, so that each weight is read once for many tokens."""
+"""Calls with at least this many tokens are computed in tiles, so each weight is read once for many tokens."""
 _HEAD = 128
 """Number of channels per head."""
 _DEPTH = 1024
@@ -52,19 +52,19 @@ _ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
     ("f16", "plain"): 2048,
     ("q8_0", "flash"): 1024,
 }
-"""Kinds of attention to time, each with a number of cells: enough for a slope, and quickly filled. Only flash
-attention can read an 8-bit cache, which takes several times as long to fill.
+"""Kinds of attention to time, each with a number of cells that is large enough to show a slope but quick to
+fill. Only flash attention can read an 8-bit cache, which takes several times as long to fill.
 """
 _ROUNDS, _MOST_ROUNDS = 2, 4
-"""How often caches are filled, normally and at most (if other programs interfere)."""
+"""How many times caches are filled: normally, and at most, if other programs interfere."""
 _BLOCK = 32
 """Number of values in a block of Q8_0."""
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
-"""For how many seconds calls of one size are repeated, normally and at most (if other programs interfere)."""
+"""Seconds to spend repeating calls of one size: normally, and at most, if other programs interfere."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _LONG = 0.3
-"""Calls are no longer repeated after this many seconds, even if there were only a few."""
+"""Calls are no longer repeated after this many seconds, even if there have been only a few."""
 _ENOUGH = 0.5 * TIME_LIMIT
 """After this many seconds, the remaining weight types are postponed until a model uses them."""
 _WARM_UP = 0.15
@@ -78,7 +78,7 @@ _LEAST = 1e-15
 _FEW = 8
 """Minimum number of heads for measuring attention. The time for more heads is proportional."""
 _MOST_BESIDES = 0.4
-"""Maximum fraction of a call to subtract as overhead, in case that was measured on a busy machine."""
+"""Maximum fraction of a call to subtract as overhead, in case the overhead was measured on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ProbeShape:
         return self.layers * self.width * (channels + 3 * self.inner)
 
     def beyond(self, n_bytes: int, kind: GgmlType) -> ProbeShape:
-        """Return the shape with as many layers as `n_bytes` of weights require, and at least one."""
+        """Return the shape with as many layers as `n_bytes` of weights require, but at least one."""
         return replace(self, layers=max(1, n_bytes // kind.row_bytes(self.weights)))
 
     @property
@@ -170,7 +170,7 @@ _ATTENDING = ProbeShape(width=256, inner=256, heads=8)
 _SMALL = ProbeShape(width=1024, inner=2816, heads=8)
 """Fits into CPU caches."""
 _BARE = ProbeShape(width=64, inner=64, heads=1)
-"""Has hardly any costs except attention."""
+"""Spends hardly any time on anything except attention."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
 """Large enough that an accelerator spends more time computing than starting the call."""
 
@@ -197,7 +197,7 @@ class ProbeModel:
     usage: ThreadUsage
 
     def seconds(self, rows: int, depth: int = 0) -> float:
-        """Return how many seconds a call of `rows` tokens takes after `depth` cells.
+        """Return how many seconds a call of `rows` tokens takes with `depth` cells before it.
 
         This is the median of several calls, or the shortest of a larger number if other programs interfere.
         """
@@ -221,7 +221,7 @@ class ProbeModel:
         return calls
 
     def again(self, rows: int, depth: int) -> float:
-        """Do the same as `seconds` if `depth` cells are already filled. Any cells after them are freed."""
+        """Like `seconds`, but with `depth` cells already filled. Any cells after them are freed."""
         context = self.context
         part = [(0, depth, [1] * rows, rows)]
         calls: list[float] = []
@@ -361,7 +361,7 @@ class KernelProbe:
         return tuple(curve)
 
     def attention(self, heads: AttentionShape, base: DeviceSpeed) -> dict[str, AttentionCurve]:
-        """Return the curves for one kind of attention heads, keyed by name."""
+        """Return the curves for one kind of attention head, keyed by name."""
         whole = heads.keys % _BLOCK == heads.values % _BLOCK == 0
         ways = [(way, depth) for way, depth in _ATTENDED.items() if whole or way[0] == "f16"]
         times = _times_fewer(heads)

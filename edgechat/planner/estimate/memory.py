@@ -1,9 +1,9 @@
 """Memory formulas for llama.cpp: KV cache, recurrent states, compute buffers and the program itself.
 
-They rule out candidates before a dry run. The cache formulas are llama.cpp's own (llama-kv-cache.cpp,
--iswa.cpp, llama-memory-recurrent.cpp). They are exact for dense, grouped, windowed, latent (MLA),
-short-convolution and Mamba-like models with a unified cache. Unless an architecture is known to have windows,
-every layer is treated as full attention, which overestimates rather than underestimates.
+The formulas rule out candidates before a dry run. Those for the cache are llama.cpp's own
+(llama-kv-cache.cpp, -iswa.cpp, llama-memory-recurrent.cpp). They are exact for dense, grouped, windowed,
+latent (MLA), short-convolution and Mamba-like models with a unified cache. Unless an architecture is known to
+have windows, every layer is treated as full attention, which overestimates rather than underestimates.
 
 The formulas for compute buffers were fitted to llama.cpp's allocator on a CPU and compared with it from 2k to
 16k tokens. For Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B, they are within one percent with an f16 cache,
@@ -51,7 +51,7 @@ _PER_TOKEN = 400
 """Bytes that llama.cpp needs for each token in the vocabulary."""
 
 SMALL_STATE = 4 * 2**20
-"""Up to this many bytes, a sequence's recurrent state counts as small."""
+"""A sequence's recurrent state counts as small up to this many bytes."""
 # Same list as in llama-arch.cpp.
 TAKES_BACK = {
     "bailingmoe3",
@@ -132,9 +132,9 @@ class CacheRow(NamedTuple):
     windowed: bool
     """Whether tokens are dropped once they are outside the window."""
     keys: int
-    """Number of key values, not of bytes."""
+    """Number of values in the keys, not of bytes."""
     values: int
-    """Number of values; 0 if the keys contain latent values."""
+    """Number of values in the values; 0 if the keys contain latent values."""
 
 
 def rows(header: ModelHeader) -> Iterator[CacheRow]:
@@ -170,7 +170,7 @@ def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
-    """Return how many bytes each further token of context takes in layers with full attention."""
+    """Return how many bytes each additional token of context takes in layers with full attention."""
     kind = _TYPES[cache_type]
     unwindowed = [row for row in rows(header) if not row.windowed]
     return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in unwindowed)
@@ -185,8 +185,8 @@ def not_in_blocks(header: ModelHeader, size: int) -> str:
 def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
     """Return the size in bytes of the recurrent states (F32) of `n_seq` sequences.
 
-    n_rs_seq: number of snapshots of each. Returns 0 if there are no recurrent layers, or if the formulas do
-    not cover their kind (RWKV, KDA).
+    n_rs_seq: number of snapshots per sequence. Returns 0 if there are no recurrent layers, or if the formulas
+    do not cover their kind (RWKV, KDA).
     """
     return sum(layer_recurrent_bytes(header, n_seq, n_rs_seq))
 
@@ -197,7 +197,7 @@ def padded(n: int) -> int:
 
 
 def _state_size(header: ModelHeader) -> int:
-    """Return how many values one layer's state has, for both its convolution and its recurrence."""
+    """Return how many values one layer's state has, including both its convolution and its recurrence."""
     kernel = header.number("shortconv.l_cache", 0)
     if kernel:
         return header.embedding_length * (kernel - 1)
@@ -229,7 +229,7 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
 
 
 def _n_layers(header: ModelHeader) -> int:
-    """Return the number of layers, without those that only predict further tokens (MTP)."""
+    """Return the number of layers, excluding those that only predict further tokens (MTP)."""
     return stated_layers(header).start
 
 
@@ -316,9 +316,10 @@ def states_bytes(header: ModelHeader, n_rows: int) -> int:
 
 
 def head_buffers(header: ModelHeader, own: LoadParams, n_batch: int) -> tuple[int, int]:
-    """Return the bytes of the compute and output buffers of the context in which drafting layers draft.
+    """Return the sizes in bytes of the compute and output buffers of the context used by drafting layers.
 
-    own: its parameters. n_batch: tokens in the longest call of the model itself, whose states it reads.
+    own: the parameters of that context. n_batch: number of tokens in the longest call to the model itself,
+    whose states the layers read.
     """
     compute = compute_bytes(
         header, own.context, n_seq_max=own.n_seq_max, n_ubatch=own.n_ubatch, flash=own.flash_attention

@@ -86,7 +86,7 @@ FAMILIES = (
 measurements suggest so.
 """
 _MANY = 64
-"""Number of rows from which attention is computed in tiles."""
+"""Minimum number of rows for attention to be computed in tiles."""
 
 
 def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
@@ -113,7 +113,7 @@ def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
 
 
 def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> DeviceSpeed:
-    """Return the CPU's speed for every type, as measured, or that of a slow laptop if it was not.
+    """Return the CPU's speed for every type: as measured, or else that of a slow laptop.
 
     threads: a number below the measured one. More threads gain nothing, as the measured number is the best.
     """
@@ -197,7 +197,7 @@ def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
 
 @cache
 def _usual(kind: GgmlType) -> Seconds:
-    """Return the seconds per weight for calls of `ROWS` tokens, if a float32 operation takes one second."""
+    """Return the seconds per weight for calls of `ROWS` tokens, assuming one second per float32 operation."""
     large, alone = _KERNELS.get(kind, _OTHER_KERNELS)
     return tuple(max(2 / alone, 2 * rows / large) for rows in ROWS)
 
@@ -258,7 +258,7 @@ def measure_speed(
     """Measure a device for a few seconds and store the result. Raises ChildFailed.
 
     before: an earlier measurement. Unless it was disturbed, only the missing `types` are measured. If the new
-    one is disturbed, the better figures of the two are used. device: llama.cpp's name for an accelerator.
+    one is disturbed, the better figures from either are used. device: llama.cpp's name for an accelerator.
     key: the accelerator's key in the store.
     """
     extends = before is not None and not before.disturbed

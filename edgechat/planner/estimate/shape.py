@@ -1,8 +1,8 @@
 """Model shape: each layer's size, how much of it a token reads, and its arithmetic.
 
 All this comes from the tensor table. Rows of the input embeddings are looked up in RAM. The output matrix is
-read completely, even if it is tied to them. In a mixture of experts, a token reads only the few experts that
-it is routed to.
+read in full, even if it is tied to the input embeddings. In a mixture of experts, a token reads only the few
+experts that it is routed to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layer(NamedTuple):
     """A block of the model, or the output layer, which computes logits."""
 
     weights: int = 0
-    """Size in bytes, without routed experts."""
+    """Size in bytes, excluding routed experts."""
     experts: int = 0
     """Size of the routed experts in bytes."""
     matrices: tuple[Matrices, ...] = ()

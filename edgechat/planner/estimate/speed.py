@@ -1,10 +1,11 @@
 """Speed of a load, predicted from its weights and cache, and corrected by earlier loads on this machine.
 
-A call multiplies its tokens by every active weight. Each device needs the time to read the weights from
-memory or to multiply by them, whichever is longer. One token is limited by memory bandwidth, or on few cores
-by the arithmetic of unpacking; many tokens are limited by arithmetic (Williams et al. 2009, "Roofline").
-Device speeds come from `rates.py`, corrections from `calibration.py`. The time for attention grows with the
-number of tokens before a call. It is measured for the model's heads, or derived from its operations.
+A call multiplies its tokens by every active weight. On each device this takes as long as reading the weights
+from memory or multiplying by them, whichever is slower. A single token is limited by memory bandwidth or, if
+there are few cores, by the arithmetic of unpacking; many tokens are limited by arithmetic (Williams et al.
+2009, "Roofline"). Device speeds come from `rates.py`, corrections from `calibration.py`. The time for
+attention grows with the number of tokens before a call. It is measured for the model's heads, or derived
+from its operations.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     prefill_window: float = 0.0
     """Added to `prefill` for each earlier token within the window."""
     calls: Seconds = ()
-    """For calls of `ROWS` tokens with nothing before them. Logits are computed for every token, except in the
-    longest call.
+    """Time for calls of `ROWS` tokens with nothing before them. Logits are computed for every token, except
+    in the longest call.
     """
     calls_depth: Seconds = ()
     """Added to `calls` for each token before them."""
@@ -135,7 +136,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float
     """Time to first token for such a prompt, in milliseconds."""
     basis: str
-    """How the speed is known, as a phrase."""
+    """A phrase that says how the speed is known."""
     by_depth: tuple[SpeedAtDepth, ...] = ()
     """Speeds at those `DEPTHS` that are within the context."""
 
@@ -163,7 +164,7 @@ def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> flo
 
 
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:
-    """Return the expected speed of a load. context: its length in tokens.
+    """Return the expected speed of a load. context: the length of its context in tokens.
 
     Reading a prompt is never slower than decoding the same number of tokens.
     """
@@ -199,8 +200,8 @@ def forecast(
 ) -> Forecast:
     """Return the forecast for a load whose parts are on these devices.
 
-    rates: keyed by device; None is the CPU. cache_bytes_per_token: for all layers with full attention.
-    attending: None for MLX.
+    rates: keyed by device; None is the CPU. cache_bytes_per_token: the total for all layers with full
+    attention. attending: None for MLX.
     """
     layers = Counter(part.device for part in placed[:-1]) or Counter([None])
     share = {device: n / layers.total() for device, n in layers.items()}
@@ -299,7 +300,7 @@ def on_links(
     """Return the seconds that a call of `rows` tokens spends on links to other machines.
 
     Hidden states travel through this machine whenever the next part is on another device. The output returns
-    its highest logits, each with its token. llama.cpp sends without waiting, and waits only for the result.
+    only its highest logits and their tokens. llama.cpp sends without waiting, and waits only for the result.
     """
     seconds, before = 0.0, None
     links = _links(placed, rates)

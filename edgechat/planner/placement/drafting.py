@@ -1,10 +1,10 @@
-"""Drafting: whether a model can use drafts, what they cost, and what can make them.
+"""Drafting: whether a model can use drafts, what they cost, and what can produce them.
 
 Drafts may come from a small model or from the model's own layers (MTP).
 
 Rejected drafts have to be undone. Cells of a KV cache are simply removed. A recurrent state is restored from
-a snapshot, which llama.cpp stores for some architectures, and which takes as much memory as the state itself.
-With MLX, the state before each call is stored, and the call's accepted tokens are computed again.
+a snapshot as large as the state itself, which llama.cpp supports only for some architectures. With MLX, the
+state before each call is stored, and the call's accepted tokens are computed again.
 
 A model's own drafting layers are loaded if they fit beside the context that was chosen without them, and if
 they make replies faster. The context is shortened to make room for them only if they make replies much
@@ -50,12 +50,12 @@ _MAX_PADDING = 128
 """How many tokens the sizes of two vocabularies may differ by, as some are padded."""
 
 _TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
-"""Maps tokenizers to others that belong to the same kind."""
+"""Maps tokenizers to others of the same kind."""
 _UNKNOWN_TOKENIZERS = ("none", "no_vocab")
 
 
 KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
-"""What users are told about the format of a model."""
+"""Names of the model formats, as shown to users."""
 
 
 def asks_for_drafts(wish: str | None) -> bool:
@@ -64,7 +64,7 @@ def asks_for_drafts(wish: str | None) -> bool:
 
 
 def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return the cost of drafting for a model, except with its own layers (see `head_costs`).
+    """Return the cost of drafting for a model, other than with its own layers (see `head_costs`).
 
     wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
     """
@@ -153,9 +153,9 @@ LONGEST = 8
 EAGLE_BATCH = 64
 """Number of tokens that an EAGLE-3 draft model reads in one call."""
 LEAST_GAIN = 1.05
-"""The layers are worth their memory from this speedup on."""
+"""Minimum speedup at which the layers are worth their memory."""
 WORTH_CONTEXT = 1.25
-"""The layers are worth a shorter context from this speedup on."""
+"""Minimum speedup at which the layers are worth a shorter context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class HeadedModel:
         return load if self.file is None else load.beside(self._beside(self.file, load))
 
     def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
-        """Return the separate file's load, by formula, placed on the output's device if it fits there."""
+        """Return the separate file's load, estimated by formula, on the output's device if it fits."""
         header = file.header
         own = load.params.of_head()
         if file.kind == "eagle3":  # in this case llama.cpp stores the logits of all tokens in a call

@@ -1,4 +1,4 @@
-"""Plans for other engines: what a model needs in a program that edgechat starts, and its command line.
+"""Plans for other engines: what a model needs in a program that edgechat starts, and how to start it.
 
 The sizes are computed by formula (see `SafetensorsModel`). For llama-server, they come from the plan that
 edgechat would make for itself, using llama.cpp's allocator.
@@ -52,7 +52,9 @@ from edgechat.planner.request import ENOUGH, PlanRequest
 from edgechat.settings import EngineName, EngineProgram, RuntimeQuant, Settings
 
 _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
-"""Bytes besides weights and cache: Python and torch in RAM; CUDA's context and activations on a card."""
+"""Bytes needed in addition to weights and cache: in RAM for Python and torch; on a card for CUDA's context
+and activations.
+"""
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
 """Minimum number of cores for vLLM to reserve one for its front end. Out of two, that would be half."""
@@ -64,7 +66,7 @@ _CALL_PARSERS = {
     "<|channel|>": "openai",
     "<|tool_call>": "gemma4",
 }
-"""Maps strings in a chat template to vLLM's tool call parsers. Others get the parser for Hermes and Qwen."""
+"""Maps strings in a chat template to vLLM's tool call parsers. The default is the one for Hermes and Qwen."""
 _FITTING = 1.02
 """Factor by which a load may exceed a budget, as the formulas are not exact."""
 
@@ -78,7 +80,7 @@ class _Placement:
 
     @property
     def excess(self) -> int:
-        """How many bytes the fullest memory is over its budget."""
+        """How many bytes over budget the fullest device is."""
         return max(part.total_bytes - int(_FITTING * part.budget_bytes) for part in self.memory)
 
 
@@ -91,10 +93,11 @@ def engine_plan(
     *,
     must_run: bool = True,
 ) -> LoadPlan:
-    """Return how a program runs a safetensors model. request: already merged with settings.toml.
+    """Return the plan for running a safetensors model in another program.
 
-    must_run: raise EngineMissing if the program is not installed, instead of just noting it. Also raises
-    ModelNotFound, ModelFileError, HubError, DoesNotFit or SettingsError.
+    request: already merged with settings.toml. must_run: raise EngineMissing if the program is not installed,
+    instead of just noting it. Also raises ModelNotFound, ModelFileError, HubError, DoesNotFit or
+    SettingsError.
     """
     start, notes = _start(engine, config, must_run=must_run)
     model = read_safetensors(name, offline=is_offline(config))
@@ -137,7 +140,7 @@ def engine_plan(
 
 
 def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = True) -> LoadPlan:
-    """Return how llama-server runs a GGUF file, based on the plan that edgechat made for itself.
+    """Return the plan for running a GGUF file in llama-server, based on edgechat's plan for itself.
 
     Raises EngineMissing.
     """
@@ -181,7 +184,7 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
 def _start(
     engine: EngineName, config: Settings, *, must_run: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the beginning of the command line, and notes for users."""
+    """Return the start of the command line, and notes for users."""
     facts = PROGRAMS[engine]
     try:
         start = start_of(engine, config)
@@ -566,7 +569,7 @@ def _weights(folder: Path) -> dict[str, int]:
 def _total(sizes: Iterable[tuple[str, int]]) -> int:
     """Return the total size of the weights.
 
-    Some models come with a second copy, in their makers' own format, which is not counted.
+    Some models include a second copy of the weights in their makers' own format, which is not counted.
     """
     stored = {name: size for name, size in sizes if name.endswith(".safetensors")}
     usual = {name: size for name, size in stored.items() if name.startswith("model")}

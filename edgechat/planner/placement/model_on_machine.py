@@ -1,6 +1,6 @@
 """One model on one machine: the ways to load it, how much memory each takes, and how fast it is.
 
-For a GGUF file, the memory comes from llama.cpp's dry run; for an MLX model, from formulas.
+Memory sizes come from llama.cpp's dry run for a GGUF file, and from formulas for an MLX model.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ LONGEST_TEXT = 8192
 
 @dataclass(frozen=True, slots=True)
 class DraftCosts:
-    """The cost of drafting for a model, whatever makes the drafts."""
+    """The cost of drafting for a model, whatever produces the drafts."""
 
     drafted: int = 0
     """Maximum number of drafted tokens in a call; 0 for no drafts."""
     n_rs_seq: int = 0
     """Number of snapshots of each sequence's recurrent state, which is how many tokens can be undone."""
     mtp: bool = False
-    """Whether the model's own layers (MTP) make the drafts."""
+    """Whether the model's own layers (MTP) produce the drafts."""
     why_not: str = ""
     """Why there is no drafting, as a sentence."""
 
@@ -97,22 +97,22 @@ class ModelOnMachine:
     rates: Mapping[str | None, DeviceSpeed]
     """The speeds of the CPU (None) and of each card."""
     measure: Measure | None = None
-    """Does a dry run. If None, all sizes are estimated."""
+    """Performs a dry run. If None, all sizes are estimated."""
     learned: Calibration = field(default_factory=Calibration)
     processor: str = ""
     """The CPU's name and number of threads, used as a key for calibration."""
     rpc: tuple[str, ...] = ()
-    """RPC servers that have some of the cards."""
+    """RPC servers that provide some of the cards."""
     drafting: DraftCosts = NOBODY
     """The cost of drafting for this model."""
     draft: ModelOnMachine | None = None
-    """Its draft model, which comes first when the shared budget is divided."""
+    """Its draft model, which has priority when the shared budget is divided."""
     projector: ProjectorFile | None = None
     """Its projector, which is included in the same budget."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters, each of whose parts is placed with the tensor that it modifies."""
+    """LoRA adapters. Each of their parts is placed with the tensor it modifies."""
     attention: AttentionWish = "auto"
-    """For chat models with llama.cpp. 'auto' means the faster kind, provided that it fits as comfortably."""
+    """For chat models with llama.cpp. 'auto' picks the faster kind, provided that it fits as comfortably."""
     least_ubatch: int = 0
     """Minimum number of tokens in a micro-batch."""
     beyond: int = 0
@@ -196,8 +196,8 @@ class ModelOnMachine:
     def load_as_draft(self, context: int) -> LoadConfig:
         """Return the load as a draft model, with an 8-bit KV cache if possible: drafts are verified anyway.
 
-        MLX gets no such cache, because prefill would take more memory than the cache saves. It is not used
-        either if plain attention, which cannot read it, is faster and fits comfortably.
+        MLX gets no such cache, because prefill would take more memory than the cache saves. Nor is there one
+        if plain attention, which cannot read it, is faster and fits comfortably.
         """
         whole = self.load(context, "f16")
         if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
@@ -225,7 +225,7 @@ class ModelOnMachine:
         return self.header.format == "gguf" and cache_type == "f16" and not self.header.makes_embeddings
 
     def other_attention(self, load: LoadConfig) -> Forecast | None:
-        """Return the forecast with the other kind of attention, or None without a choice or a measurement.
+        """Return the forecast with the other kind of attention, or None if there is no choice or no data.
 
         Layers on accelerators always use flash attention, which was written for them.
         """
@@ -251,7 +251,7 @@ class ModelOnMachine:
         return tried[-1]
 
     def _loaded(self, mtp: bool) -> ModelShape:
-        """Return the loaded shape, including layers that only predict further tokens if they draft."""
+        """Return the shape as loaded, without layers that only predict further tokens, unless they draft."""
         return self.shape if mtp else self.shape.without_head
 
     def _extras(self, params: LoadParams) -> Extras:
@@ -301,7 +301,7 @@ class ModelOnMachine:
         return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
-        """Return how many bytes the dry run leaves on each card in use; empty if only estimated."""
+        """Return how many bytes the dry run leaves on each card in use; {} if sizes are only estimated."""
         used = (card for card in self.budget.cards if card.name in load.layout.devices)
         left = {card.name: card.budget - load.needs[card.name].total_bytes for card in used}
         return left if load.source == EXACT else {}
@@ -368,7 +368,7 @@ class ModelOnMachine:
 
     @property
     def as_draft(self) -> ModelOnMachine:
-        """The model as it is when running in another model's process."""
+        """The model as configured when it runs in another model's process."""
         return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
@@ -480,10 +480,10 @@ class LoadConfig:
     params: LoadParams
     layout: Layout
     needs: Mapping[str, Needs]
-    """Keyed by memory: 'RAM', or the name of a card."""
+    """Keyed by kind of memory: 'RAM', or the name of a card."""
     forecast: Forecast
     source: str
-    """How the sizes are known, as a phrase."""
+    """A phrase that says how the sizes are known."""
     buffers: tuple[Buffer, ...] = ()
     """Sizes for each buffer type; empty if they are only estimated."""
     draft: LoadConfig | None = None
@@ -505,7 +505,7 @@ class LoadConfig:
 
     @property
     def total(self) -> int:
-        """All the memory that the load needs, in bytes."""
+        """Total memory that the load needs, in bytes."""
         return sum(needs.total_bytes for needs in self.needs.values())
 
     def keeping(self, n_bytes: int) -> LoadConfig:

@@ -1,9 +1,9 @@
 """Plans one file: turns its header, this machine and the user's request into a LoadPlan, with a draft model.
 
-The memory that a load needs comes from llama.cpp's own allocator (`dry_run.py`), or from formulas for MLX and
-if the allocator fails. Weights are counted in full, and only once, although they are mapped from the file:
-pages that are read all the time must stay in memory, and pages that the kernel has already cached count as
-free memory.
+The memory that a load needs comes from llama.cpp's own allocator (`dry_run.py`). For MLX, or if the allocator
+fails, it comes from formulas. Weights are counted in full, and only once, although they are mapped from the
+file: pages that are read all the time must stay in memory, and pages that the kernel has already cached count
+as free memory.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
 
 
 def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
-    """Return the cache types that are possible, best first."""
+    """Return the possible cache types, best first."""
     if request.cache_type is not None:
         return (request.cache_type,)
     if model.header.makes_embeddings:
@@ -378,7 +378,7 @@ def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConf
 def _candidates(
     model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
-    """Return the choices that are possible, best first. An 8-bit cache is better than half the context."""
+    """Return the possible choices, best first. An 8-bit cache is better than half the context."""
     trained = model.header.context_length
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
@@ -388,7 +388,7 @@ def _candidates(
 def _shorter(
     model: ModelOnMachine, request: PlanRequest, load: LoadConfig
 ) -> Iterator[tuple[int, CacheType]]:
-    """Yield the choices that are smaller than a load; see `_candidates`."""
+    """Yield the choices with a shorter context than a load, or with a smaller cache; see `_candidates`."""
     may_shrink = load.params.cache_type == "f16"
     for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
         if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
@@ -502,7 +502,7 @@ def _with_head_file(
 
 
 def check_head(plan: LoadPlan, variant: Variant) -> None:
-    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) cannot draft although requested."""
+    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) were asked to draft but cannot."""
     if plan.head is not None:
         return
     beside = variant.head()[0] is not None

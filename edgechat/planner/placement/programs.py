@@ -68,14 +68,14 @@ def split_engine(model: str) -> tuple[EngineName | None, str]:
 
 
 def effective(engine: EngineName) -> tuple[str, ...]:
-    """Return those fields of a `PlanRequest` that have an effect on a program."""
+    """Return the fields of a `PlanRequest` that have an effect on a program."""
     if engine == "llama-server":  # uses the plan that edgechat made for itself
         return ("context", "anyway", "vision", "threads")
     return ("context", "anyway")
 
 
 def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
-    """Return the beginning of a program's command line. Raises EngineMissing."""
+    """Return the start of a program's command line. Raises EngineMissing."""
     facts, own = PROGRAMS[engine], config.engines.get(engine, EngineProgram())
     if own.command is not None:
         first, *rest = shlex.split(own.command)

@@ -55,7 +55,7 @@ def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
 
 
 def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:
-    """Yield which backend is used and why, unless it is obvious."""
+    """Yield sentences about which backend is used and why, unless it is obvious."""
     name = BACKENDS[header.format]
     asked = name in (request.backend, request.prefers)
     if name != "mlx" and not asked:
@@ -70,7 +70,7 @@ def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterat
 
 
 def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str]:
-    """Yield which devices run the layers, if there is a choice."""
+    """Yield sentences about which devices run the layers, if there is a choice."""
     layers, parts = load.layout, header.n_layers + 1
     if header.format == "mlx" or not budget.cards:
         return
@@ -127,7 +127,7 @@ def _by_worker(budget: Budget) -> dict[str, list[str]]:
 
 
 def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
-    """Return how much memory is needed, how this is known, and how much is free."""
+    """Return how much memory is needed, where that figure comes from, and how much is free."""
     texts = []
     for part in plan.memory:
         sizes = (
@@ -192,7 +192,7 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
 
 
 def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: PlanRequest) -> Iterator[str]:
-    """Yield how many clients are answered at the same time, and what could answer more."""
+    """Yield how many clients can be served at the same time, and what could serve more."""
     n, asked = load.params.n_seq_max, request.clients
     if asked is None:
         return
@@ -229,7 +229,7 @@ def adapters(plan: LoadPlan) -> str:
 
 
 def drafts(plan: LoadPlan) -> str:
-    """Return what makes the drafts, or why nothing does."""
+    """Return what produces the drafts, or why nothing does."""
     if plan.head is not None:
         size, gain = mebibytes(plan.head.total_bytes), f"{plan.head.gain:.1f} times as fast"
         where = f" in {one_line(plan.draft.model_name)}, about" if plan.draft is not None else ","

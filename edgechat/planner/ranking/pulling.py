@@ -71,7 +71,7 @@ _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
 
 @dataclass(frozen=True, slots=True)
 class RepoSource:
-    """A repository on the hub, with those of its models that were requested."""
+    """A repository on the hub, with the models in it that were requested."""
 
     want: ModelRequest
     remote: RemoteModel
@@ -91,7 +91,7 @@ class PullPart:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """The model's files, then its companions', though the latter are linked into the cache first."""
+        """The model's files, then its companions' files, though the latter are linked first."""
         return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
@@ -110,7 +110,7 @@ class PullPart:
         return _own_copy(self.source.want, file) or self.store.path(file)
 
     def missing(self) -> tuple[RemoteFile, ...]:
-        """Return the files that are missing on this machine."""
+        """Return the files that are missing from this machine."""
         own = [file for file in self.files if _own_copy(self.source.want, file)]
         return tuple(file for file in self.files if file not in own and not self.store.is_here(file))
 
@@ -138,7 +138,7 @@ class DownloadChoice:
     machine: str
     """The machine in words."""
     plan: LoadPlan | None = None
-    """None if the model does not fit."""
+    """The plan for the model; None if it does not fit."""
     why_not: str = ""
     """Why the model does not fit."""
     instead: str | None = None
@@ -210,9 +210,9 @@ def decide(
     """Decide what to download. `tell` is called with progress messages.
 
     draft: 'auto', 'none', 'mtp', 'ngram' or a model's name; None for the value in settings.toml, or 'auto'.
-    backend: must be consistent with `want`; None for the best one on this machine. vision: include the
-    model's projector. Raises HubError, ModelNotFound, ModelFileError, BackendMissing or SettingsError; also
-    NotADraft or DoesNotFit if 'mtp' was requested and the model cannot draft with its own layers.
+    backend: must match `want`; None for the best one on this machine. vision: include the model's projector.
+    Raises HubError, ModelNotFound, ModelFileError, BackendMissing or SettingsError; also NotADraft or
+    DoesNotFit if 'mtp' was requested and the model cannot draft with its own layers.
     """
     config = settings.load()
     wish = draft or (config.draft if config.draft in (NONE, NGRAM, MTP) else AUTO)
@@ -293,7 +293,7 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
 
 
 def _begun(source: RepoSource, choice: ModelChoice) -> int:
-    """Return 2 for a model on this machine, 1 for a partly downloaded one, and 0 otherwise."""
+    """Return 2 for a model on this machine, 1 for a partially downloaded one, and 0 otherwise."""
     part = PullPart(source, choice)
     if any(file.digest is None for file in choice.files):
         return 0

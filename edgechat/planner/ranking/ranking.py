@@ -42,7 +42,9 @@ THINKING = 2.0
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
 """Penalties in nats for each halving of the fluent speed, and for each doubling of the acceptable time."""
 _PER_SHORTENING = 0.15
-"""Penalty in nats for each halving of the context. At 2048 tokens (one long answer), it exceeds a class."""
+"""Penalty in nats for each halving of the context. At 2048 tokens (one long answer), it exceeds
+`_PER_CLASS`.
+"""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
 """Difference between neighboring classes of published quality, in nats."""
@@ -51,7 +53,7 @@ _IN_CLASS = 0.5
 _UNKNOWN = 0.05
 """Divergence that is assumed for unmeasured quantizations, worse than that of Q4_K_M."""
 _NEAR = 0.01
-"""How many nats a guess may be too optimistic by."""
+"""Margin in nats by which a guess may be too optimistic."""
 _MAX_PLANS = 4
 """Maximum number of files to plan when only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
@@ -64,7 +66,7 @@ _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts and cache types to use for guesses. The last one may fit only just."""
+"""Contexts and cache types to use for guesses. The last one may only just fit."""
 _FELT = 1.05
 """Speeds count as equal if they differ by less than this factor."""
 _SEEN = 0.002
@@ -119,7 +121,7 @@ class RankedFile:
 
 @dataclass(frozen=True, slots=True)
 class SurveyFindings:
-    """What a survey has found."""
+    """The findings of a survey."""
 
     name: str | None
     """The name of the model, or None for the whole catalogue."""
@@ -143,7 +145,7 @@ class SurveyOverview:
     found: SurveyFindings
     """The findings for the whole catalogue."""
     local: Mapping[Path, RankedFile]
-    """Local files, keyed by path, without those that cannot be read or run here."""
+    """Local files, keyed by path, excluding those that cannot be read or run here."""
     history: Calibration
 
     def has_measured(self, option: RankedFile) -> bool:
@@ -194,7 +196,7 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Rate a model's files. In a hub repository, only the likeliest are rated, as headers are downloads.
+    """Rate a model's files, but only the likeliest in a hub repository, as each header is a download.
 
     Raises HubError, or ModelFileError if no header can be read.
     """
@@ -214,7 +216,7 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
 
 
 def _unreadable(files: Sequence[Variant]) -> ModelFileError:
-    """Return the error for a model without any readable file, giving the reason for one of them."""
+    """Return the error for a model with no readable files, giving the reason for one of them."""
     why = ""
     try:
         min(files, key=lambda file: abs(file.size - _EASY_TO_READ)).header()
@@ -394,7 +396,7 @@ def _waiting(variant: Variant) -> float:
 
 
 def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
-    """Return an option that was not chosen as an Alternative with the reason."""
+    """Return an Alternative that describes an option that was not chosen and the reason."""
     plan = option.plan
     return Alternative(
         model=option.variant.model,

@@ -1,4 +1,4 @@
-"""Suggests models: one to start or continue with, one that sees images, and one for document search."""
+"""Suggests models: ones to start or continue with, one that can see images, and one for document search."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ASSUMED_RATE = 100e6 / 8
 FIRST_TOKEN = 30.0
 """Longest time to first token for a recommended model with a 1,000-token prompt, in seconds."""
 _FAST, _BALANCED = 60.0, 300.0
-"""Longest time it may take to download a model for that role, in seconds."""
+"""Longest acceptable download times for the fast and the balanced model, in seconds."""
 _DECENT = 2
 """Lowest published quality (1 to 6) that a recommended model may have."""
 _BILLION, _PER_DOUBLING = 2.1, 0.6
-"""Assumed quality if none is published: for a billion parameters, and the gain for each doubling. A
+"""Assumed quality if none is published: for a model with a billion parameters, and the gain per doubling. A
 least-squares fit over the 37 chat models in the catalogue.
 """
 
@@ -50,7 +50,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FirstModel:
-    """A suggestion for a model to start with."""
+    """A model suggested as the first one to use."""
 
     roles: tuple[Role, ...]
     file: RankedFile
@@ -101,7 +101,7 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
 def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, float, float]:
     """Return a local model's sort key, which is greatest for the best model to start with.
 
-    option: its rating on this machine. Without a rating, the model fits if it fits in RAM.
+    option: its rating on this machine. Without a rating, the model counts as fitting if it fits in RAM.
     """
     entry, n_params = row.model.entry, max(1, row.glance.n_params)
     sized = _BILLION + _PER_DOUBLING * math.log2(n_params / 1e9)
@@ -113,7 +113,7 @@ def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, f
 
 
 def is_quick(option: RankedFile) -> bool:
-    """Return whether a file is fast enough and soon starts to answer a 1,000-token prompt."""
+    """Return whether a file is fast enough and starts answering a 1,000-token prompt soon enough."""
     return option.verdict is Verdict.FITS and option.predicted.ttft_ms <= 1000 * FIRST_TOKEN
 
 
@@ -163,7 +163,7 @@ class StandIn:
 def seeing_model(
     inventory: Callable[[], Sequence[ModelRow]], overview: Callable[[Sequence[ModelRow]], SurveyOverview]
 ) -> StandIn | None:
-    """Return a model that can see: the last used one on this machine, or else the catalogue's best.
+    """Return a model that can see: the most recently used one on this machine, or else the catalogue's best.
 
     Returns None if none fits. inventory, overview: see `edgechat.tui.models.library`. `overview` may take
     seconds, so it is called only if no model in `inventory` fits.
@@ -186,7 +186,7 @@ def seeing_model(
 
 
 def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
-    """Return the last used local chat model that fits, or None. The guide is considered last.
+    """Return the most recently used local chat model that fits, or None. The guide is considered last.
 
     rows: local models, most recently used first.
     """
@@ -198,8 +198,7 @@ def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
 EMBEDDING = PlanRequest(context=512, draft="none", vision=False, adapters=())
 """The request for embedding models. A passage is a paragraph or two long.
 
-llama.cpp reserves logits for every token in a call, which take one MiB each if the vocabulary has 262,144
-tokens.
+llama.cpp reserves logits for every token in a call: 1 MiB per token if the vocabulary has 262,144 tokens.
 """
 
 
