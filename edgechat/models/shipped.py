@@ -151,7 +151,7 @@ _SCALE_AND_BIAS = 4
 
 
 def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
-    """Return the header of a model's MLX repository at this quantization. Sizes are estimated.
+    """Return the header of a model's MLX repository with this quantization. Sizes are estimated.
 
     quant: '4bit', 'mxfp4', 'bf16'. Returns None if the catalogue has no such repository, or if the model's
     shapes are not shipped. Raises ModelFileError if the shipped file is damaged.

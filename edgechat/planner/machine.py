@@ -99,7 +99,7 @@ def _with_workers(
 ) -> DeviceProfile:
     """Return the profile with the workers' devices added; see `current_profile`.
 
-    n: number of RPC devices before theirs.
+    n: number of RPC devices that precede theirs.
     """
     cards, speeds = list(profile.accelerators), dict(profile.card_speeds)
     servers, refused = list(profile.rpc), [profile.refused]

@@ -331,7 +331,7 @@ class RangedFile:
 SECONDS = 3.0
 """Seconds of silence after which the hub is considered unreachable."""
 _SAMPLE = 4 << 20
-"""Number of bytes to request to measure the rate."""
+"""Number of bytes to request for measuring the rate."""
 _SAMPLE_SECONDS = 1.0
 """Maximum duration of the measurement, in seconds."""
 _LEAST = 1 << 19

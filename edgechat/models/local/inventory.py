@@ -86,7 +86,7 @@ class LocalModel:
 
     @property
     def missing_modalities(self) -> tuple[Modality, ...]:
-        """The modalities that pulling the model again would add, as it also downloads the projector."""
+        """The modalities that pulling the model again would add, since that also downloads the projector."""
         is_pulled = self.place is Place.HUB and self.found.format == "gguf"
         if self.entry is None or self.found.projector is not None or not is_pulled:
             return ()

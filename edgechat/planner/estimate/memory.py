@@ -132,9 +132,9 @@ class CacheRow(NamedTuple):
     windowed: bool
     """Whether tokens are dropped once they are outside the window."""
     keys: int
-    """Number of values in the keys, not of bytes."""
+    """Number of elements in the keys, not of bytes."""
     values: int
-    """Number of values in the values; 0 if the keys contain latent values."""
+    """Number of elements in the values; 0 if the keys contain latent values."""
 
 
 def rows(header: ModelHeader) -> Iterator[CacheRow]:

@@ -104,7 +104,7 @@ def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
 
 
 def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
-    """Return the speed of an accelerator whose kernels all reach its full compute; see `guessed`."""
+    """Return the speed of an accelerator whose kernels all reach its full compute speed; see `guessed`."""
     return DeviceSpeed(
         bandwidth=bandwidth,
         kernels={kind.name: tuple(2 * rows / compute for rows in ROWS) for kind in GgmlType},

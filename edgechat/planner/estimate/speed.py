@@ -157,7 +157,7 @@ def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bo
 
 
 def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> float:
-    """Return the seconds that a chat's reading and writing take at one depth."""
+    """Return how many seconds it takes to read and write a chat turn at one depth."""
     several = forecast.call(ATTENTION_ROWS[1], depth) - forecast.call(1, depth)
     writing = forecast.decoding(depth) + (_VERIFIED * several if drafts else 0.0)
     return use.read * forecast.prefilling(_PART, depth) / _PART + use.written * writing

@@ -502,7 +502,7 @@ def _with_head_file(
 
 
 def check_head(plan: LoadPlan, variant: Variant) -> None:
-    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) were asked to draft but cannot."""
+    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) were requested but cannot draft."""
     if plan.head is not None:
         return
     beside = variant.head()[0] is not None

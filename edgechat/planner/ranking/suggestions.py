@@ -205,7 +205,7 @@ llama.cpp reserves logits for every token in a call: 1 MiB per token if the voca
 def recommended_embedder() -> Variant | None:
     """Return the first embedding model in the catalogue that fits here, or None.
 
-    Takes as long as planning a model.
+    This takes as long as planning a model.
     """
     entries = [entry for entry in catalogue() if entry.embedding is not None]
     with DryRun() as dry:
