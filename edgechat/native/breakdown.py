@@ -83,7 +83,7 @@ def has_map() -> bool:
 
 
 def from_map(model: Model, context: Context) -> Breakdown:
-    """Return llama.cpp's own breakdown. Requires `has_map`. Leaks the few nodes of the map."""
+    """Return llama.cpp's own breakdown. Requires `has_map`. Leaks the map's nodes, which are few."""
     read = ggml.exported(_SYMBOL)
     read.argtypes, read.restype = [ctypes.c_void_p], StdMap
     buffers = [_buffer(node) for node in nodes(read(context.pointer), _Node, most=_MOST_TYPES)]

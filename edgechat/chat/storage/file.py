@@ -44,7 +44,7 @@ def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path, *, busy_ms: int) -> sqlite3.Connection:
-    """Open the file as `connect` does, or a copy of it if it cannot be written."""
+    """Open the file as `connect` does, or a copy of it if the file is read-only."""
     try:
         return connect(path, busy_ms=busy_ms)
     except (sqlite3.Error, OSError) as error:
@@ -54,7 +54,7 @@ def connect_to_read(path: Path, *, busy_ms: int) -> sqlite3.Connection:
 
 
 def copy_in_memory(path: Path, *, busy_ms: int) -> sqlite3.Connection:
-    """Return an in-memory copy of a file that cannot be written, or an empty database if there is no file.
+    """Return an in-memory copy of a file that cannot be written to, or an empty database if there is no file.
 
     The copy can be migrated, and its conversations can be continued. Raises the same errors as `connect`.
     """

@@ -131,7 +131,7 @@ class Prompts:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
-        """Return the start that all possible next prompts after `reply` have in common.
+        """Return the prefix shared by all prompts that could follow `reply`.
 
         It ends before the next question, and stays valid unless that question is so long that turns must be
         dropped. Returns None if the template rejects the chat or the chat does not fit.

@@ -33,7 +33,7 @@ _STATED = b"general.type" + struct.pack("<IQ", 8, len(KIND)) + KIND.encode()
 
 @dataclass(frozen=True, slots=True)
 class AdapterDetails:
-    """Details from an adapter's files. Fields that the files do not state are empty."""
+    """Details from an adapter's files. Fields missing from the files are empty."""
 
     base: str = ""
     """Name of the model that the adapter was trained for."""

@@ -205,7 +205,7 @@ def read_projector(path: Path) -> ProjectorHeader:
 
 
 def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of a model's projector, or None and a sentence that gives the reason."""
+    """Return the header of a model's projector, or None and a sentence explaining why it cannot be used."""
     try:
         projector = read_projector(path)
     except ModelFileError as error:
@@ -290,7 +290,7 @@ def _checked(header: ModelHeader, key: str, value: object) -> int:
 
 
 def tower_of(header: ModelHeader) -> tuple[ProjectorHeader | None, str]:
-    """Return an MLX model's tower, or None and a sentence that gives the reason ('' if it has no tower)."""
+    """Return an MLX model's tower, or None and why it cannot be used, as a sentence ('' if it has none)."""
     kind = header.text(KIND)
     if kind is None:
         return None, ""

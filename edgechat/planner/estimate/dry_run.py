@@ -36,7 +36,7 @@ class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
 
 
 class DevicesQuestion(msgspec.Struct, frozen=True, tag="devices"):
-    """Asks which devices llama.cpp has, including those on these RPC servers."""
+    """Asks which devices llama.cpp can use, including any on the given RPC servers."""
 
     rpc: tuple[str, ...] = ()
 

@@ -339,7 +339,7 @@ def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) 
 
 
 def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
-    """Return the path of a catalogue model's file that was put into edgechat's own folder by hand.
+    """Return the path of a catalogue model's file if the user copied it into edgechat's own folder.
 
     Returns None if there is no such file.
     """
