@@ -21,7 +21,7 @@ class EdgechatError(Exception):
 
 
 class ModelNotFound(EdgechatError):
-    """No file and no model in the catalogue has this name."""
+    """No file and no catalogue model has this name."""
 
 
 class ModelFileError(EdgechatError):
@@ -29,7 +29,7 @@ class ModelFileError(EdgechatError):
 
 
 class DoesNotFit(EdgechatError):
-    """There is not enough memory for the model or the context, or the model was not trained for it."""
+    """There is not enough memory for the model or its context, or the context exceeds the trained length."""
 
 
 class OptionWithoutEffect(EdgechatError):
@@ -39,7 +39,7 @@ class OptionWithoutEffect(EdgechatError):
 
 
 class NotADraft(EdgechatError):
-    """A model cannot draft: it is not smaller, has a different vocabulary or format, or lacks the layers."""
+    """A model cannot draft: it is too large, has a different vocabulary or format, or lacks draft layers."""
 
 
 class BackendMissing(EdgechatError):
@@ -139,7 +139,7 @@ class DocumentError(EdgechatError):
 
 
 class DocumentsUnwritable(DocumentError):
-    """A collection of documents cannot be written: the disk is full, or read-only."""
+    """A collection of documents cannot be saved: the disk is full or read-only."""
 
 
 class ReaderMissing(DocumentError):
@@ -183,7 +183,7 @@ class EditorError(EdgechatError):
 
 
 class ChatBusy(EdgechatError):
-    """A reply is being generated, and the operation would change the question it answers."""
+    """A reply is being generated, and the operation would change the question being answered."""
 
 
 class NotAChat(EdgechatError):
@@ -307,7 +307,7 @@ class EngineGone(EngineCrashed):
 
 
 class RemoteWorkerLost(EngineCrashed):
-    """Another machine that held layers of the model was lost, and the engine with it."""
+    """The connection to a machine that held layers of the model was lost, and the engine died."""
 
 
 class EngineClosed(EngineError):

@@ -25,7 +25,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 _MOST_FACTS = 1024
 """Maximum size of a DIGEST.json, in bytes."""
 _NEW = 3600.0
-"""How many seconds a file counts as new: the message that it belongs to may not be saved yet."""
+"""For how many seconds a file counts as new, since the message it belongs to may not be saved yet."""
 
 
 class Facts(Protocol):

@@ -1,8 +1,8 @@
 """Log files: a worker logs to its stderr, which is its log file; a front end logs to `edgechat.log`.
 
-Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users wrote: exceptions
-are logged with their type and traceback, but without their text, which may quote a message. Errors while
-writing a log are ignored.
+Both files are private, limited in size and stored in `paths.log_dir()`. They contain nothing that users
+wrote: exceptions are logged with their type and traceback, but without their text, which may quote a message.
+Errors while writing a log are ignored.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _DENIED = (errno.EACCES, errno.EPERM)
 
 
 def why_unwritable(path: Path, error: sqlite3.Error | OSError) -> str | None:
-    """Return why a file cannot be written ("the disk is full"); None if the error has another cause."""
+    """Return why a file cannot be written to ("the disk is full"); None if the error has another cause."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.ENOSPC or code == sqlite3.SQLITE_FULL:
@@ -32,14 +32,14 @@ def why_unwritable(path: Path, error: sqlite3.Error | OSError) -> str | None:
 
 
 def remedy(why: str) -> str:
-    """Return the hint for a file that cannot be written."""
+    """Return the hint for a file that cannot be written to."""
     return "Free some space." if why == _FULL else "Set EDGECHAT_HOME to a folder that you may write to."
 
 
 def open_read_only(path: Path, *, seconds: float) -> sqlite3.Connection:
     """Open a file and its -wal without writing anything. Raises sqlite3.Error.
 
-    The connection can be used in any thread. Waits up to `seconds` for other programs' locks.
+    The connection can be used in any thread. Waits up to `seconds` for locks held by other programs.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     db = _open(uri, seconds)

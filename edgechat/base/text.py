@@ -72,8 +72,7 @@ def escaped_json(text: str) -> str:
 def flat(text: str) -> str:
     """Return `text` as one printable line, for a name or message that is shown in full.
 
-    Direction characters become �: in names, they are used more often to disguise something than to write a
-    language.
+    Direction characters become �: in names, they are more often used for disguise than needed for a language.
     """
     return printable(_DIRECTION.sub("�", text)).replace("\n", " ").replace("\t", " ")
 

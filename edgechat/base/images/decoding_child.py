@@ -190,7 +190,7 @@ def _fits(size: tuple[int, int], most_pixels: int) -> bool:
 
 
 def _turn(image: Image.Image) -> Transpose | None:
-    """Return the rotation in an image's EXIF data; None if there is none, or the data is damaged."""
+    """Return the rotation from an image's EXIF data, or None if it is missing or damaged."""
     with contextlib.suppress(Exception):
         return _TURNS.get(image.getexif().get(_ORIENTATION))
     return None

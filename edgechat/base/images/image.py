@@ -19,7 +19,7 @@ from edgechat.base.process import file_decoder
 from edgechat.base.process.file_decoder import FileDecoder
 
 PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Marks the place of an image or sound in a message's text; those without a mark come before the text."""
+"""Marks the place of an image or sound in a message's text. Files without a mark come before the text."""
 MAX_SIDE = 1 << 14
 """Maximum width and height of a decoded image, in pixels."""
 MAX_PIXELS = 1 << 26
@@ -56,13 +56,13 @@ Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
 
 
 class Decode(msgspec.Struct, frozen=True, tag=True):
-    """Request to decode the file that was sent, and to keep its pixels until the next one."""
+    """Request to decode the file that was sent, and to keep its pixels until another file is sent."""
 
     most_pixels: int
     box: tuple[int, int] | None = None
     """Maximum width and height, in pixels."""
     check: bool = False
-    """Whether to check only that it can be decoded."""
+    """Whether only to check that the file can be decoded."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag=True):
@@ -165,7 +165,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
             return self._keep(data, checks.inspect(data, name=name))
 
     def add_file(self, path: Path) -> Image:
-        """Store a copy of a file. Raises ImageError, also for pipes and devices."""
+        """Store a copy of a file. Raises ImageError, including for pipes and devices."""
         return self.add(Decoder.read_file(path), name=Decoder.name_of(path))
 
     def _found(self, digest: str, path: str, facts: ImageFacts) -> Image:

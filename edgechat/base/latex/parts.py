@@ -59,7 +59,7 @@ def _is_enclosed(text: str) -> bool:
 
 
 def script(text: str, table: dict[int, int], sign: str) -> str:
-    """Return a superscript or subscript, written after ^ or _ if the table lacks one of its characters."""
+    """Return a superscript or subscript, with a ^ or _ sign if the table lacks any of its characters."""
     if not text:
         return ""
     if (small := symbols.scripted(text.replace(" ", ""), table)) is not None:

@@ -129,7 +129,7 @@ SUBSCRIPTS = str.maketrans("0123456789+-−=()aehijklmnoprstuvxβγρφχ", "₀
 
 
 def scripted(text: str, table: dict[int, int]) -> str | None:
-    """Return `text` in superscript or subscript characters, or None if any of them does not exist."""
+    """Return `text` in superscript or subscript characters, or None if the table lacks any of them."""
     return text.translate(table) if all(ord(char) in table for char in text) else None
 
 
@@ -151,7 +151,7 @@ FENCES = {
     "vmatrix": ("|", "|"),
     "Vmatrix": ("‖", "‖"),
 }
-"""Environments with rows of cells, with their left and right delimiters."""
+"""Environments with rows of cells, and their left and right delimiters."""
 LINES = _words("""
     equation align aligned alignat alignedat gather gathered multline split flalign eqnarray displaymath
 """)

@@ -1,7 +1,7 @@
 """Addresses of memory lenders: RPC servers on this machine, and other machines reached by ssh.
 
-They come from settings and command lines and are passed to ssh as arguments: a host that starts with a dash
-would be parsed as an option, and other special characters could reach a shell.
+Addresses come from settings and command lines and are passed to ssh as arguments. A host that starts with a
+dash would be parsed as an option, and other special characters could reach a shell.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SshHost:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine, which needs no network."""
+        """Whether the host is this machine, so that no network is needed."""
         return self.host in ("127.0.0.1", "localhost", "::1")
 
     def command(self, local_port: int, remote_port: int) -> list[str]:

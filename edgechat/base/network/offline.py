@@ -1,4 +1,4 @@
-"""Whether the network may be used: the offline switch, the proxies, and addresses that need neither."""
+"""Whether the network may be used: the offline switch, the proxies, and URLs that stay on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from edgechat.base.text import one_line
 
 OFFLINE, OFFLINE_OPTION = "EDGECHAT_OFFLINE", "--offline"
-"""edgechat's environment variable, which child processes inherit, and the value that the option gives it."""
+"""edgechat's environment variable, which child processes inherit, and the value that --offline sets it to."""
 _VARIABLES = (OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 

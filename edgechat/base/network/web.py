@@ -28,7 +28,7 @@ _MOST_ADDRESSES = 3
 _PORTS = (None, 80, 443)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Networks for protocols, relays, tunnels and documentation, which some Python versions do not recognize.
+# Special-purpose networks (protocols, relays, tunnels, documentation) that some Python versions do not know.
 _SPECIAL = tuple(
     ipaddress.ip_network(network)
     for network in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")

@@ -20,10 +20,10 @@ from edgechat.base.errors import EngineError
 from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
-"""How many seconds a child has to get ready, which includes importing its libraries from a cold disk."""
+"""How many seconds a child may take to get ready, including importing its libraries from a cold disk."""
 _POLL_SECONDS = 0.02
 _ORPHANED_AFTER = 60
-"""A child exits by itself if an answer takes this many seconds; its parent would have killed it by then."""
+"""A child exits by itself if an answer takes this many seconds; a living parent would kill it earlier."""
 
 
 class ChildLost(Exception):
@@ -38,7 +38,7 @@ class Child:
     """The parent's side of a child process. Not thread-safe."""
 
     def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
-        """Start the process, with its stderr connected to `log`. It takes a moment to be ready.
+        """Start the process, with its stderr connected to `log`. The process takes a moment to become ready.
 
         Raises ChildNeverReady if no process, thread or pipe can be created.
         """
@@ -68,7 +68,7 @@ class Child:
         return self._process.poll() is None
 
     def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
-        """Return the answer. Raises ChildLost if it takes over `seconds`, or more than `memory` bytes."""
+        """Return the answer. Raises ChildLost if the child exceeds `seconds` or `memory` (in bytes)."""
         try:
             if not self._ready:
                 try:

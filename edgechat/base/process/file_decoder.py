@@ -26,7 +26,7 @@ PART = 32 * 2**20
 
 
 class FilePart(msgspec.Struct, frozen=True, tag=True):
-    """A part of the next file, which may be larger than one frame."""
+    """A part of the next file. A whole file may be larger than one frame."""
 
     data: bytes
 
@@ -101,7 +101,7 @@ class FileDecoder:
 
     @classmethod
     def read_file(cls, path: Path, name: str | None = None) -> bytes:
-        """Return a file's bytes. Raises `error`, also for pipes and devices."""
+        """Return a file's bytes. Raises `error`, including for pipes and devices."""
         name = name or cls.name_of(path)
         try:
             return paths.read_bytes(path, MAX_FILE_BYTES)

@@ -10,7 +10,7 @@ MAX_FRAME = 64 * 2**20
 
 
 class BrokenFrame(Exception):
-    """The other side announced more than MAX_FRAME bytes, or stopped inside a frame."""
+    """The other side announced more than MAX_FRAME bytes, or stopped in the middle of a frame."""
 
 
 def pack(payload: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Owners: the processes that write replies or have loaded models, and whether they are still running.
 
 A database in WAL mode belongs to one machine, so a process id is enough. If a live writer is mistaken for a
-dead one (in a container with separate process ids), its next update corrects its reply.
+dead one (in a container with separate process ids), the writer's next update corrects the reply.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Command lines, pipes and environments for child processes, in a checkout and in the packaged program.
 
 A child communicates over its stdin and stdout, which it replaces at once (`adopt_pipe`). File descriptor 1
-then points to the log, so output from native code reaches neither the pipe nor the terminal. Nothing is
-created that another user could open, such as a port. End-of-file tells a child that its parent is gone.
+then points to the log, so output from native code reaches neither the pipe nor the terminal. There is
+nothing here that another user could open, such as a port. End-of-file tells a child that its parent is gone.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _NEEDED_ON_WINDOWS = (
 
 
 def free_port(port: int = 0) -> int:
-    """Return a loopback port for a child: any free one, or `port`. Raises OSError if that is taken."""
+    """Return a loopback port for a child: any free one, or `port`. Raises OSError if `port` is taken."""
     import socket  # not needed by `edgechat --version`
 
     with socket.create_server(("127.0.0.1", port)) as server:

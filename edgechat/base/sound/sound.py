@@ -66,7 +66,7 @@ MEMORY_LIMIT = 1536 * 2**20
 
 
 class DecodeSound(msgspec.Struct, frozen=True, tag=True):
-    """Request to decode the file that was sent, and to keep its samples until the next one."""
+    """Request to decode the file that was sent, and to keep its samples until another file is sent."""
 
     rate: int
     """Samples per second; 0 to check only whether it can be decoded."""
