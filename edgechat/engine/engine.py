@@ -143,7 +143,7 @@ class EngineCore:
         return Translated(command.request_id, tuple(prompt.tokens), b"")
 
     def _next_prompt(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
-        """Return the tokens that any next turn of a chat will start with; [] if unknown."""
+        """Return the tokens that the next turn of a chat is sure to start with; [] if unknown."""
         try:
             prompt = self.prompts.next(request, reply, cells)
         except Exception as error:  # the chat also works without prewarming
@@ -495,7 +495,7 @@ class EngineCore:
         return [Dropped(sequence.id, shorter.dropped)]
 
     def _handle_overflows(self) -> Iterator[Event]:
-        """Shorten or end sequences that no longer fit because the backend turned out to have fewer cells."""
+        """Shorten or end sequences that no longer fit, since the backend has fewer cells than it reported."""
         for sequence in self.scheduler.sequences:
             if len(sequence.tokens) <= self.scheduler.cells:
                 continue
@@ -537,7 +537,7 @@ class EngineCore:
                 yield from self._fail(sequence, fault(error))
 
     def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
-        """Return the control tokens in the marks, which are the tokens without text."""
+        """Return the control tokens in the marks. Unlike other tokens, they have no text."""
         vocabulary = self.backend.vocabulary
         ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))

@@ -37,7 +37,7 @@ class Engine(Protocol):
     """
 
     plan: LoadPlan
-    """How the model is loaded, or will be. A new plan takes effect at the next load."""
+    """How the model was or will be loaded. A new plan takes effect at the next load."""
     model: ModelInfo | None
     """The model as reported by the last load; None before the first load."""
     state: EngineState

@@ -1,4 +1,4 @@
-"""Sampling for all backends: turns a row of logits into a distribution, and that into a token.
+"""Sampling for all backends: turns a row of logits into a distribution, and the distribution into a token.
 
 Filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature. Tokens that a grammar forbids
 are removed before top-k. Each filter keeps only the N likeliest tokens, so the strictest filter decides how
@@ -128,7 +128,7 @@ class Sampler:
             return 0
 
     def predict(self, distribution: Distribution, ahead: int) -> int:
-        """Return the token that `choose` would draw from a distribution, `ahead` tokens after the next."""
+        """Return the token that `choose` would draw from a distribution `ahead` tokens after the next one."""
         return _pick(distribution, self._random_number(ahead))
 
     def draw(self, distribution: Distribution) -> int:

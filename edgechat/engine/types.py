@@ -32,7 +32,7 @@ MediaFile = Image | Sound
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A tool call by the model. `arguments` is a JSON object as text, unless the model made a mistake."""
+    """A tool call from the model. `arguments` is a JSON object as text, unless the model made a mistake."""
 
     id: str
     name: str
@@ -109,7 +109,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """LoRA adapters, applied together."""
     sampling_set: tuple[str, ...] | None = None
     """The fields of `sampling` that were set explicitly. Only these are sent to a remote engine, which has
-    its own defaults. None: the fields that differ from our defaults.
+    its own defaults. None: the fields that differ from edgechat's defaults.
     """
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -235,8 +235,8 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to prewarm: compute the start of the next turn during idle time."""
     settle_on_battery: bool = True
     disk_bytes: int | None = None
-    """Limit on the chat states saved to disk. 0 saves none. None means 4 GiB, or a tenth of the free space if
-    that is less.
+    """Limit on the chat states saved to disk, in bytes. 0 saves none. None means 4 GiB, or a tenth of the
+    free space if that is less.
     """
     grammars: bool = False
     """Whether to prepare for schemas while the model loads. Otherwise the first request with a schema has to

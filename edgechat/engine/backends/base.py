@@ -49,7 +49,7 @@ class BatchPart:
     tokens: Seq[int]
     n_logits: int
     n_candidates: int = 0
-    """Number of top logits needed in each row; the others may be -inf. 0: all of them."""
+    """Number of top logits needed in each row, or 0 for all of them. The others may be -inf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Capabilities:
     mixes: bool
     """Whether a batch may combine parts of several sequences."""
     cuts: bool = True
-    """Whether sequences can be cut and copied at any token; otherwise only copied whole or rewound."""
+    """Whether sequences can be cut and copied at any token; if not, only copied whole or rewound."""
     shifts: bool = False
     """Whether a part can be removed from the middle of a sequence, with an approximate result."""
     saves: bool = False
@@ -106,11 +106,11 @@ class Vocabulary(Protocol):
         """
 
     def misfit(self, other: Self) -> str:
-        """Return why a model with the other vocabulary cannot draft for this one, or '' if it can."""
+        """Return why a model that uses `other` cannot draft for one that uses this vocabulary, or ''."""
 
 
 class TokenDrawing(Protocol):
-    """Samples on the GPU, so that it computes the next token while the engine is still handling the last."""
+    """Samples on the GPU, which can then compute the next token while the engine handles the previous one."""
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
         """Compute a run of tokens from one sequence and return the next token.
@@ -138,7 +138,7 @@ class Interruption(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Media:
-    """An image, a sound or a piece of one, as cut up by a projector."""
+    """An image, a sound or a piece of either, as cut up by a projector."""
 
     ids: tuple[int, ...]
     """Ids that represent it in a list of tokens, one per cell; see `media_ids`."""
@@ -165,8 +165,8 @@ class MediaEncoder(Protocol):
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
         """Return the embeddings of media [n_cells, n_embd]. Runs in a separate thread, one call at a time.
 
-        between: called about every 0.05 seconds. The backend may decode while it runs. If it returns False,
-        EncodingStopped is raised. Raises DecodeFailed if encoding fails.
+        between: called about every 0.05 seconds; during this call, the backend may decode. If it returns
+        False, EncodingStopped is raised. Raises DecodeFailed if encoding fails.
         """
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
@@ -189,11 +189,11 @@ class Adapters(Protocol):
         """
 
     def use(self, adapters: AdapterSet) -> None:
-        """Use these adapters from the next call on. After DecodeFailed, no adapters are in use."""
+        """Use these adapters in all later calls. After DecodeFailed, no adapters are in use."""
 
 
 class DraftHead(Protocol):
-    """Layers that draft from the model's hidden states: the model's own (MTP) or those of EAGLE-3."""
+    """Layers that draft from the model's hidden states: the model's own layers (MTP), or those of EAGLE-3."""
 
     kind: Literal["mtp", "eagle3"]
     longest: int
@@ -272,7 +272,7 @@ class Backend(Protocol):
     def rollback(self, seq: int, count: int) -> bool:
         """Roll back the last `count` tokens of a sequence.
 
-        There must be fewer of them than the last `decode` call computed. Possible once after each call, for
+        The last `decode` call must have computed more tokens than that. Possible once after each call, for
         up to `rolls_back` tokens. Returns False, leaving the sequence unchanged, if the result would be
         wrong.
         """
@@ -281,7 +281,7 @@ class Backend(Protocol):
         """Return a checkpoint from which `rewind` can restore the current length. Raises MemoryError."""
 
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
-        """Cut a sequence back to a checkpoint, whose tokens it must begin with.
+        """Cut a sequence back to a checkpoint. The sequence must begin with the checkpoint's tokens.
 
         The checkpoint may come from another sequence. Returns False, leaving the sequence empty, if the
         result would be wrong or there are too few free cells.
@@ -317,7 +317,7 @@ class Backend(Protocol):
     def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Seq[int]) -> bool:
         """Fill an empty sequence with the saved state of `tokens`.
 
-        Returns False, leaving the sequence empty, on failure. The state must come from `save`, since
+        On failure, returns False and leaves the sequence empty. The state must come from `save`, since
         llama.cpp does little to validate it.
         """
 
@@ -361,7 +361,7 @@ _BITS = 14
 MOST_CELLS = (1 << _BITS) - 1
 """Maximum cells per run."""
 _KEY = 4
-"""Number of ids in a run's key, which hold 87 bits of a hash and the run's sizes."""
+"""Number of ids in a run's key. They hold 87 bits of a hash and the run's sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +439,7 @@ class Places:
         return any(run.start < index < run.stop for run in self.runs)
 
     def up_to(self, length: int) -> Places:
-        """Return the places of the first `length` tokens."""
+        """Return the `Places` of the first `length` tokens."""
         return Places([run for run in self.runs if run.stop <= length])
 
 

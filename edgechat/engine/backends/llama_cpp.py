@@ -1,8 +1,8 @@
 """llama.cpp backend for text and embeddings, with LoRA adapters.
 
 On some architectures, llama.cpp's cache operations return True even though the result is wrong. For example,
-if a model with an attention window is cut back to a point before that window, it continues without the keys
-that were dropped. So `truncate` makes its own check (see `_can_cut`) and returns False if the result would be
+if a sequence is cut back to a point before its attention window, the model continues without the keys that
+were dropped. So `truncate` makes its own check (see `_can_cut`) and returns False if the result would be
 wrong.
 """
 
@@ -83,8 +83,8 @@ class LlamaCppModel:
         self.train_context = self._model.train_context
         self.buffers: tuple[Buffer, ...] = ()
         self.touched_bytes = 0
-        # The planner read its buffers from the same library's map, in another process, so reading the map is
-        # safe.
+        # If the plan has buffers, the planner has read them from this library's map in another process, so
+        # reading the map here is safe.
         if plan.buffers and breakdown.has_map():
             allocated = breakdown.from_map(self._model, self._context).buffers
             self.buffers = counted_once(allocated, sum(buffer.weights for buffer in plan.buffers))
@@ -116,8 +116,8 @@ class LlamaCppBackend(LlamaCppModel):
         # Sequences whose recurrent state was rolled back. llama.cpp only applies the rollback in its next
         # call with the sequence: a copy made before that would get the old state, or abort.
         self._rolled_back: set[int] = set()
-        # The sequence that the last call computed alone, and its number of tokens. In calls with several
-        # sequences, llama.cpp moves states without the snapshots taken in the same call.
+        # The sequence that the last call computed alone, and the number of tokens it computed. In calls with
+        # several sequences, llama.cpp moves states without the snapshots taken in the same call.
         self._alone = (-1, 0)
         self.rolls_back_alone = self._recurrent
         # For sequences with images whose cells share positions (M-RoPE).

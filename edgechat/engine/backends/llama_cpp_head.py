@@ -1,8 +1,8 @@
 """Draft heads: layers that draft from a model's hidden states (MTP, EAGLE-3).
 
 A head needs the hidden state after every token, but need not read it right after each call. Hidden states are
-collected here until there are many of them or a draft is to be made. To make a draft, the head reads them in
-the same call as the token to draft from.
+collected here until there are many of them or a draft is needed. To make a draft, the head reads them in the
+same call as the token to draft from.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -25,7 +25,7 @@ from edgechat.native.heads import AssistantContext, EagleContext, HeadContext, R
 from edgechat.planner.plan import DraftPlan, LoadPlan
 
 _MOST_UNREAD = 32
-"""Maximum unread tokens. A draft has fewer, since rejected tokens must not have been read."""
+"""Maximum number of unread tokens. Drafts are shorter, so their tokens can stay unread until accepted."""
 _LONGEST = 8
 
 
@@ -38,7 +38,7 @@ class _ReadSequence:
     n_read: int = 0
     """Number of tokens in the head's cache."""
     unread: list[int] = field(default_factory=list)
-    """The tokens after them, which the head has not read yet."""
+    """The tokens that come next, which the head has not read yet."""
     is_ahead: bool = False
     """Whether the cache also contains a draft."""
     stopped: bool = False
@@ -110,7 +110,7 @@ class LlamaCppHead:
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer; return False on failure or if no cells are free without drafts."""
+        """Read tokens with every layer. Return False on failure, or if the cache is full without drafts."""
         run = (seq, start, tokens, 0)
         try:
             for layer in range(self._context.n_layers if self._is_chained else 1):

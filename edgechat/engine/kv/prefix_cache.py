@@ -144,7 +144,7 @@ class Rent(NamedTuple):
 
 
 class PrefixCache:
-    """The slots of a backend and the tree of the tokens they hold."""
+    """The slots of a backend, and the tree of tokens that they hold."""
 
     def __init__(self, backend: Backend) -> None:
         self.stats = CacheStats()
@@ -228,7 +228,7 @@ class PrefixCache:
         whole: bool = False,
         spent: Slot | None = None,
     ) -> tuple[Slot, int]:
-        """Return a slot for a sequence, marked as busy, and how many of the tokens it already holds.
+        """Return a slot for a sequence, marked as busy, and how many of the tokens the slot already holds.
 
         Leaves at least one token to compute unless `whole` is true, since the cache does not store logits.
         Requires an available slot. spent: a slot that is only useful for the prefix it shares with this
@@ -410,8 +410,8 @@ class PrefixCache:
     def _drop_checkpoint(self, keep: Checkpoint) -> None:
         """Drop the least useful checkpoint of the least recently used slot that has any.
 
-        Without a checkpoint, an edit past it must also recompute the tokens since the previous checkpoint.
-        The more tokens follow, the less this adds.
+        Without the checkpoint, a prompt edited after it must be recomputed from the previous checkpoint on.
+        This extra cost matters less if many tokens follow, since they must be recomputed anyway.
         """
         kept: set[int] = set()
         found: list[tuple[Node, Checkpoint, float]] = []
@@ -524,7 +524,7 @@ class PrefixCache:
 
 
 def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | None:
-    """Return the first index of `pattern` in `tokens` from `start` on; None if it is missing or too short."""
+    """Return the first index of `pattern` in `tokens` at or after `start`; None if missing or too short."""
     if len(pattern) < _PATTERN:
         return None
     for at in range(start, len(tokens) - len(pattern) + 1):

@@ -54,11 +54,11 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _BLOCK = 1 << 20
 """Number of bytes read or written, and hashed, at a time. This much fits into the processor's cache."""
 _SYNC = 64 << 20
-"""Number of bytes written between calls to fsync, which limits how long it takes to stop."""
+"""Number of bytes written between calls to fsync, which limits how long it takes to stop writing."""
 
 
 class StateRefused(Exception):
-    """A file cannot be used, for the reason given. broken: whether it is damaged and can be removed."""
+    """A file cannot be used; the text says why. broken: whether it is damaged and can be removed."""
 
     def __init__(self, why: str, *, broken: bool = False) -> None:
         super().__init__(why)
@@ -333,9 +333,10 @@ def forget(chat: str) -> None:
 
 
 def prune(keep: Callable[[str], bool]) -> int:
-    """Remove states of chats that `keep` rejects, hashed-id states unused for `UNUSED_DAYS`, and leftovers.
+    """Remove states of chats that `keep` rejects, unused states with hashed ids, and leftover files.
 
-    Returns the number of removed files. Files that cannot be removed are skipped. Raises FolderError.
+    States count as unused after `UNUSED_DAYS`. Returns the number of removed files. Files that cannot be
+    removed are skipped. Raises FolderError.
     """
     oldest = time.time() - UNUSED_DAYS * 86_400
     unwanted = [

@@ -22,7 +22,7 @@ from edgechat.engine.prompt.media_tokens import MediaTokens
 _PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
 """Text that consists only of these characters contains no control token."""
 _SLICE = 4096
-"""In characters. llama.cpp takes quadratic time for text with many control tokens, so the text is split."""
+"""Number of characters to tokenize at once. With many control tokens, llama.cpp takes quadratic time."""
 
 
 class ControlTokens:
@@ -149,7 +149,7 @@ class ControlTokens:
 
 
 def _begins_one_of(texts: list[str], begins: str, n: int) -> bool:
-    """Return True if any of the sorted texts is longer than `begins` and starts with it. n: its length."""
+    """Return True if any of the sorted texts is longer than `begins` and starts with it. n: `len(begins)`."""
     at = bisect_left(texts, begins)
     at += at < len(texts) and texts[at] == begins
     return len(begins) == n and at < len(texts) and texts[at].startswith(begins)

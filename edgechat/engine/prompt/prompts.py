@@ -1,4 +1,4 @@
-"""Prompts: turn a request's messages into tokens, and find the common start of all possible next prompts."""
+"""Prompts: turn a request's messages into tokens, and find the prefix shared by all possible next prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 4
 _RUN = 3
 """Control tokens at most this many tokens apart are taken to lie between the same two messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
-"""Distances from the end of a prompt, in tokens. Each is half of the previous one, so that after an edit, at
+"""Distances from the end of a prompt, in tokens. Each is half the previous one, so that after an edit, at
 most twice as much as necessary is recomputed.
 """
 _NEAR = 4096
@@ -211,7 +211,7 @@ class Prompts:
     def _fit(
         self, request: ChatRequest, messages: Sequence[Message], window: ContextWindow, cells: int, most: int
     ) -> _Draft:
-        """Render a window, leaving out more turns as long as it has more than `most` tokens."""
+        """Render a window, leaving out more turns while it has more than `most` tokens."""
         while True:
             kept = [messages[at] for at in window.kept]
             size = sum(n_bytes(text) for message in kept for text in texts_of(message))

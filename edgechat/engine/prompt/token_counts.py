@@ -24,13 +24,13 @@ from edgechat.engine.types import (
 )
 
 LONGEST_PIECE = 512
-"""In bytes. All tokens in all vocabularies are shorter, so this gives a lower bound on token counts."""
+"""In bytes. No vocabulary has a longer token, so this gives a lower bound on token counts."""
 _USUAL = 8
-"""In bytes. In nearly all texts, tokens are shorter than this on average."""
+"""In bytes. In nearly all texts, the average token is shorter than this."""
 _SLICE = 16_384
 """Number of characters to tokenize at once."""
 MOST_REMEMBERED = 16_384
-"""How many token counts to cache, in about 3 MB. Even a chat of 300,000 tokens has fewer messages."""
+"""How many token counts to cache, using about 3 MB. Even a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
 _MOST_ADDED = 65_536
 """Maximum number of tokens in a short chat with tools. Well-behaved templates add hundreds."""
@@ -49,7 +49,7 @@ class Overhead:
     """Whether prompts include thoughts from earlier turns."""
 
     def prompt(self, messages: Sequence[Message]) -> int:
-        """Return the overhead for a prompt with these messages, not counting `message` for each of them."""
+        """Return the overhead for a prompt with these messages, excluding the overhead per message."""
         return self.ruled if messages and messages[0].role == "system" else self.alone
 
 
@@ -70,7 +70,7 @@ class TokenEstimate:
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
-        """Return each message's role and token count, or a lower bound above `cells` for one that cannot fit.
+        """Return each message's role and token count, or a lower bound above `cells` if a message cannot fit.
 
         Tokens are counted in the first two messages, which are dropped last, and from the newest message
         backwards until the context is full. Older messages will not be sent, so they are estimated from their

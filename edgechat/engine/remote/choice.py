@@ -62,7 +62,7 @@ def remote_engine(
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None] | None = None,
 ) -> RemoteEngine:
-    """Return an engine for a remote plan, not yet connected. Raises RemoteDenied if its remote was removed.
+    """Return an engine for a remote plan, not yet connected. Raises RemoteDenied if the server was removed.
 
     If the plan has a program, the engine starts it, and ends it when idle.
     """

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 _COMPLETIONS = "/v1/chat/completions"
 _LOOK_SECONDS, _NO_LOOK_SECONDS = 2.0, 60.0
-"""How many seconds to wait before asking for metrics again: if the server has them, and if it does not."""
+"""Seconds between requests for metrics: to servers that provide them, and to servers that do not."""
 _TOKENIZERS = ("llama-server", "vllm", "edgechat")
 """Servers that offer /tokenize and /detokenize."""
 

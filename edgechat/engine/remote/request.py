@@ -56,7 +56,7 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
             f"LoRA adapters require a model on this machine, and {model.name} is on a server.",
             hint="Leave them out: use /lora off, or omit --lora.",
         )
-    if model.kind == "transformers":  # Transformers would ignore them, and only log that
+    if model.kind == "transformers":  # Transformers would ignore them and only log this
         _refuse_ignored(request, model)
     body: dict[str, Any] = {
         "model": model.id,
@@ -183,7 +183,7 @@ def _message(message: Message, model: HostedModel) -> dict[str, Any]:
     if message.calls:
         sent["tool_calls"] = list(map(_call, message.calls))
         sent["content"] = content or None
-    if message.thinking and model.kind in _BY_TEMPLATE:  # for templates that show earlier thoughts in a turn
+    if message.thinking and model.kind in _BY_TEMPLATE:  # for templates that show a turn's earlier thoughts
         sent["reasoning_content"] = message.thinking
     return sent
 

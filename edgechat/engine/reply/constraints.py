@@ -36,7 +36,7 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 class Constraint:
-    """A grammar and its state in a reply. Methods raise SchemaError if the grammar turns out too complex.
+    """A grammar and its state in a reply. Methods raise SchemaError if the grammar proves to be too complex.
 
     Results depend only on the reply's tokens: the matcher advances over new tokens and rolls back over
     removed tokens, so rejected drafts need no special handling. Checking a token takes 10 us. Computing a
@@ -91,8 +91,8 @@ class Constraint:
 class Constraints:
     """Compiles constraints for a vocabulary in background threads.
 
-    New grammars are tried in a child process first, and are compiled one after another. Known grammars do not
-    have to wait for them.
+    New grammars are tried in a child process first, and are compiled one after another. Grammars that have
+    been compiled before do not have to wait for new ones.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -109,7 +109,7 @@ class Constraints:
     def prepare(self) -> None:
         """Create the tokenizer that all constraints share. Does nothing without llguidance.
 
-        For half of the time that this takes, up to 0.7 s, it holds the GIL and blocks all other threads.
+        It holds the GIL for half of the time, up to 0.7 s, which blocks all other threads.
         """
         if not _is_missing():
             wait([self._executor("grammars").submit(self._tokenizer)])  # errors recur with the first request

@@ -93,7 +93,7 @@ PlacedLogprobs = tuple[int, TokenLogprobs]
 
 
 class Logprobs:
-    """Logprobs of a reply's tokens. Each is returned along with the text in which its token begins.
+    """Logprobs of a reply's tokens, returned along with the text in which each token begins.
 
     There are no logprobs for thoughts, calls or text that is never shown (marks, text after a stop string).
     """

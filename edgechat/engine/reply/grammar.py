@@ -97,7 +97,7 @@ def json_rule(schema: str) -> str:
 
 
 def _without_unknown_formats(part: Any) -> Any:
-    """Return part of a schema without formats that cannot be enforced: those are only annotations."""
+    """Return part of a schema without unenforceable formats, which are only annotations."""
     if isinstance(part, list):
         return [_without_unknown_formats(item) for item in part]
     if not isinstance(part, dict):
@@ -226,7 +226,7 @@ class _CallRules:
         return opening, opening if family.name in ("args", "gemma") else f'"\\n" {opening}', ""
 
     def optional(self, opening: str, calls: str) -> str:
-        """Return the expression for text followed by calls, both of them optional.
+        """Return the expression for text followed by calls, both optional.
 
         The text never spells out how a call starts, since it would then be parsed as a call.
         """
@@ -336,7 +336,7 @@ class _CallRules:
         return _GEMMA_RULES.get(kind, "gemma_any")
 
     def _gemma_object(self, schema: dict[str, Any], rule: str, depth: int) -> str:
-        """Return an object's expression. Each key has two rules: as the first key, and after other keys."""
+        """Return an object's expression. Each key has one rule for coming first and one for coming later."""
         required = schema.get("required")
         required_keys = (
             set(required)
@@ -358,7 +358,7 @@ class _CallRules:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that allows only the named properties, unless it says otherwise."""
+    """Return a schema that allows only the properties it names, unless the original says otherwise."""
     named = {"type": "object", "properties": {}} | schema
     is_open = {"additionalProperties", *COMBINED} & named.keys()
     return named if is_open else named | {"additionalProperties": False}

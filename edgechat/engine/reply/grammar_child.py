@@ -75,7 +75,7 @@ def _answer(question: bytes) -> bytes:
     matcher = llguidance.LLMatcher(_tokenizer(), grammar, log_level=0, limits=limits())
     if not matcher.is_error():
         matcher.try_consume_tokens([ord("{")])
-        matcher.compute_bitmask()  # some grammars turn out too complex only at this point
+        matcher.compute_bitmask()  # some grammars prove to be too complex only at this point
     return matcher.get_error().encode()
 
 

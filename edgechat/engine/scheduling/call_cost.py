@@ -24,7 +24,7 @@ _LEAST_CHUNK = 4
 _TILE = 64
 """Number of tokens that attention processes at once. Fewer tokens cost just as much."""
 _FULL = 4 * _TILE
-"""Chunk size from which prompts run at full speed: each thread's share of the heads is then whole tiles."""
+"""Chunk size from which prompts run at full speed: each thread then gets a whole number of tiles."""
 _LEAST_LONE = 2 * _TILE
 """Minimum chunk size without streams. Smaller chunks run at 0.9 of full speed, or 0.7 deep in a prompt."""
 
@@ -32,7 +32,7 @@ _LEAST_LONE = 2 * _TILE
 class CallCost:
     """Affine model of how long a call takes, in seconds: a(streams) + slope * (prompt tokens).
 
-    Each call reads the weights once, and rows cost more each when there are few of them, so a(streams) is
+    Each call reads the weights once, and each row costs more when there are few rows, so a(streams) is
     recorded for each number of streams, separately from the slope. Every call is observed, so both values
     track the depth of the cache.
     """

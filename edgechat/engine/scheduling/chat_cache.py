@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 _CHATS = 32
 """Number of chats whose last turn is remembered. Beyond that, the oldest is saved to disk and forgotten."""
 WORTH_READING = 32
-"""How many tokens more than the cache in memory a saved state must cover to be worth reading."""
+"""How many more tokens a saved state must cover than the cache in memory to be worth reading."""
 LEAVE_SECONDS = 0.25
 """Minimum seconds of prefill that saving must avoid when a chat is closed."""
 PREWARMED_SECONDS = 2.0

@@ -41,7 +41,7 @@ class MediaEncoding:
         self._paused = False
 
     def made(self, key: Key) -> tuple[Media, Embeddings] | None:
-        """Return the media for a key and their embeddings if these are cached, otherwise None."""
+        """Return the media for a key and their embeddings if they are cached, otherwise None."""
         with self._turns:
             found = self._made.get(key)
             if found is not None:
@@ -49,7 +49,7 @@ class MediaEncoding:
             return found
 
     def failure(self, key: Key) -> EdgechatError | None:
-        """Return the error that prevented media from being encoded, or None, and clear it."""
+        """Return and clear the error that prevented media from being encoded; None if there was no error."""
         with self._turns:
             return self._failed.pop(key, None)
 

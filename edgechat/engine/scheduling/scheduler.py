@@ -57,7 +57,7 @@ class Scheduler:
         """Whether a sequence's media have been encoded. Until then, the sequence waits."""
         self._prompts_turn = self._media_turn = False
         self._turns: list[AdapterSet] = []
-        """Adapter sets of the running sequences. The first set's turn is now."""
+        """Adapter sets of the running sequences. It is the first set's turn."""
         self._turn_left = TURN
         """Number of calls left in the current turn."""
         self._n_streams = 0
@@ -317,7 +317,7 @@ class Scheduler:
             self._take_checkpoint(sequence, len(part.tokens))
 
     def _take_checkpoint(self, sequence: Sequence, size: int) -> None:
-        """Take a checkpoint if another call of the same size would go past it."""
+        """Take any checkpoint that is due if another call of this size would pass its latest position."""
         assert sequence.slot is not None
         length = sequence.slot.length
         due = [(first, latest) for first, latest in sequence.checkpoints if first <= length <= latest]
@@ -409,10 +409,10 @@ class Scheduler:
 def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[int, int], ...]:
     """Return where to take checkpoints in a prompt computed from `start` on, as (first, latest) positions.
 
-    One checkpoint is always at the last boundary. Before it, there are as few as possible such that after an
-    edit at any boundary, the tokens between the preceding checkpoint and the boundary number at most a
-    quarter of those that must be recomputed anyway, or cost no more than a call. Because each checkpoint may
-    be taken anywhere in a range, short calls need not end exactly at boundaries.
+    One checkpoint is always at the last boundary. There are as few others as possible: after an edit at
+    any boundary, the tokens between the preceding checkpoint and the boundary must number at most a quarter
+    of those that are recomputed anyway, or cost no more than a call. Because each checkpoint may be taken
+    anywhere in a range, short calls need not end exactly at boundaries.
     """
     ahead = [at for at in boundaries if at > start]
     chosen, covered = [(at, at) for at in ahead[-1:]], 0

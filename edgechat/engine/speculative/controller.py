@@ -40,7 +40,7 @@ _MARGIN = 0.02  # minimum gain from drafting, as a fraction of a plain step
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
 """Number of steps from one exploring step to the next. The second value applies when the purse is full."""
 SURE_OF_GAIN = 1.5  # minimum ratio of expected gain to cost for prefill of the draft model
-_FUND, _FUNDING = 12.0, 0.0025  # for prefill that may not pay off: size, and what each step adds
+_FUND, _FUNDING = 12.0, 0.0025  # a fund for prefill that may not pay off: its size, and what each step adds
 _REFERENCE = 64  # number of steps with drafts after which a plain step is due as a reference
 _PACE = 0.97
 _FADE_EVERY = 256
@@ -315,7 +315,7 @@ class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
     round_costs: dict[Source, float] = {}
     rates: dict[Source, AcceptanceRates] = {}
     when: float = 0.0
-    """Time of saving, in seconds since 1970."""
+    """When the record was saved, in seconds since 1970."""
 
 
 class DraftHistory:

@@ -126,7 +126,7 @@ class _StreamState:
     n_read: int
     """Number of the stream's tokens that are in the cache."""
     drafted: list[int] = field(default_factory=list)
-    """Drafted tokens that come after them in the cache."""
+    """Drafted tokens, which follow the stream's tokens in the cache."""
 
 
 class ModelDrafter(RoundDrafter):
@@ -386,7 +386,7 @@ class NgramDrafter:
 
 
 def _common_suffix(tokens: Sequence[int], one: int, other: int) -> int:
-    """Return how many tokens are the same going back from two positions."""
+    """Return how many tokens match when going backwards from two positions."""
     n = 0
     while n < min(one, _LONGEST_MATCH) and tokens[one - 1 - n] == tokens[other - 1 - n]:
         n += 1

@@ -36,7 +36,7 @@ CLASSES: dict[Source, int] = dict.fromkeys(LONGEST_DRAFT, len(_PROBABILITIES) + 
 _FADING = 0.993  # factor applied to a count at each new observation, so that about the last 140 matter
 _PRIOR = {"model": 0.6, "mtp": 0.7, "eagle3": 0.7, "ngram": 0.5}
 _MATCH_PRIORS = (0.3, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
-"""By the match's class. After a long match, text is usually being copied."""
+"""Indexed by the match's class. After a long match, text is usually being copied."""
 _PRIOR_N = 4.0  # weight of the prior, in observations
 
 
@@ -84,7 +84,7 @@ class Acceptance:
         return _rate(self.by_class, index, prior, optimistic)
 
     def at_position(self, position: int, *, optimistic: bool = False) -> float:
-        """Return the acceptance probability at this position before a token is drafted; see `of_class`."""
+        """Return the acceptance probability of a token not drafted yet at this position; see `of_class`."""
         return _rate(
             self.by_position, min(position, LONGEST_DRAFT[self.source] - 1), self._overall, optimistic
         )
@@ -95,7 +95,7 @@ class Acceptance:
         return (sum(counts.stood) + _PRIOR_N * _PRIOR[self.source]) / (sum(counts.tried) + _PRIOR_N)
 
     def observe(self, classes: list[int], n_stood: int) -> None:
-        """Learn from a verified draft, of which the first `n_stood` tokens were accepted."""
+        """Learn from a verified draft whose first `n_stood` tokens were accepted."""
         for position, number in enumerate(classes[: n_stood + 1]):
             _count(self.by_class, number, position < n_stood)
             _count(self.by_position, position, position < n_stood)
@@ -134,7 +134,7 @@ _CHANGE = 0.002  # for the shape, per step, since the cache grows
 _SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # for the first guess: C(e n) / C(n), and each n alone
 _REMEMBERED = 0.05  # for a shape learned in another session
 _UNKNOWN_LEVEL = 10.0
-_OUTLIER = 4.0  # standard deviations beyond which a surprise is put down to the level (a busy machine)
+_OUTLIER = 4.0  # standard deviations beyond which a surprise is attributed to the level (a busy machine)
 
 _FIRST_DEPTH = 512
 _DEPTHS = 8  # ranges of the cache's depth: up to 512 tokens, up to 1024, up to 2048 ...

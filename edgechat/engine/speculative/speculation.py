@@ -28,12 +28,12 @@ from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_READ_INLINE = 32  # most tokens the draft model reads while drafting; it reads more ahead of time
-_READ_AHEAD = 256  # most tokens it reads ahead in one step
+_READ_INLINE = 32  # maximum tokens that the draft model reads while drafting; more are read ahead of time
+_READ_AHEAD = 256  # maximum tokens that it reads ahead in one step
 _FIRST_REPLY_LENGTH = 200.0  # expected tokens in a reply, until the first reply has ended
 OVERHEAD = 0.005  # maximum fraction of the time to spend on decisions while drafts do not pay off
 _MEASURE_EVERY = 8  # only every eighth skipped step is measured, since learning takes time as well
-_LONGEST_SKIP = 64.0  # steps; if a decision took even longer, the system had interrupted it
+_LONGEST_SKIP = 64.0  # maximum steps to skip; a decision that requires more was interrupted by the system
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ class Speculation:
         return LONGEST_DRAFT[source]
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
-        """Return whether the draft model has read the stream. If not, it reads on where worthwhile."""
+        """Return whether the draft model has read the stream. If not, let it read more where worthwhile."""
         if len(stream.tokens) + LONGEST_DRAFT["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
@@ -353,7 +353,7 @@ class Speculation:
     # Learning.
 
     def verified(self, stream: Stream, draft: Draft, n_stood: int) -> None:
-        """Learn from a verified draft, of which the first `n_stood` tokens were accepted."""
+        """Learn from a verified draft whose first `n_stood` tokens were accepted."""
         self.controller.acceptance[draft.source].observe(draft.confidence, n_stood)
         stream.tally.drafted += len(draft.tokens)
         stream.tally.accepted += n_stood

@@ -242,7 +242,7 @@ class Format:
     read: Callable[[str, str, Kinds], ParsedCall | None] = parse_named
     """Parses a header and body; returns None if they are not a call."""
     head: Callable[[str, str, Kinds], ParsedCall | None] = parse_named_head
-    """Parses a call with an incomplete body; returns None as long as it may not be a call."""
+    """Parses a call with an incomplete body; returns None until it is certain to be a call."""
     streams: bool = True
     """Whether to stream arguments piece by piece. If not, they are returned once complete or cut short."""
     opens: tuple[str, ...] = ()
@@ -294,12 +294,12 @@ GENERIC = Format("generic", (), opens=("<tool_call>",), close="</tool_call>", to
 BARE = Format("bare", (), between=_SPACE + "[],;", several=True, unmarked=True)
 """For models that forget the marks: JSON at the start of an answer."""
 FENCED = replace(BARE, name="fenced", close="```")
-"""The same, in a fenced code block."""
+"""Like BARE, but in a fenced code block."""
 TAGGED = {
     f"<{tag}>": replace(BARE, name=tag, close=f"</{tag}>")
     for tag in ("tools", "function_call", "tool", "response", "json")
 }
-"""The same, after another family's mark."""
+"""Like BARE, but after another family's mark."""
 
 FORMATS = (
     Format(

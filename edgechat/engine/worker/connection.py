@@ -179,7 +179,7 @@ class WorkerConnection:
     async def inspect(self, chat: str | None, seconds: float) -> Snapshot | None:
         """Return a snapshot of the engine, or None if it dies or does not respond within `seconds`.
 
-        While a request for the same snapshot is pending, it is not sent again.
+        While a request for the same snapshot is pending, no second request is sent.
         """
         if not self.alive:
             return None

@@ -65,7 +65,7 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Take a snapshot between two steps, showing the cache of `chat` (None: the last chat answered)."""
+    """Take a snapshot between two steps, showing the cache of `chat` (None: the most recently answered)."""
 
     chat: str | None = None
 

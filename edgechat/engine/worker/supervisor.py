@@ -87,7 +87,7 @@ class EngineSupervisor(BaseEngine):
 
     @property
     def plan(self) -> LoadPlan:
-        """How the model is loaded, or will be if enough memory is free. Setting it affects the next load."""
+        """How the model is loaded, or will be loaded if memory allows. Setting it affects the next load."""
         return self._plan
 
     @plan.setter
@@ -326,5 +326,5 @@ class EngineSupervisor(BaseEngine):
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:
-    """Return a digest that identifies repeats of a request, whose id must be empty."""
+    """Return a digest that identifies repeats of a request. The request must have an empty id."""
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

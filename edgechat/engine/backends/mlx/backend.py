@@ -402,7 +402,7 @@ def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arr
     highest = logits.max()
     ids, values = _candidates(logits, sampling)
     weights = mx.exp(values - highest)
-    kept: mx.array | None = None  # each filter keeps the first candidates, at least one
+    kept: mx.array | None = None  # every filter keeps at least the first candidate
     if sampling.top_p < 1:
         kept = (mx.cumsum(weights) < sampling.top_p * weights.sum()).sum() + 1
     if sampling.min_p > 0:
@@ -421,7 +421,7 @@ def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arr
 
 
 def _candidates(logits: mx.array, sampling: Sampling) -> tuple[mx.array | None, mx.array]:
-    """Return the candidates' ids and logits, most likely first; or None and all logits, in order of id."""
+    """Return the candidates' ids and logits, most likely first; or None and all logits, ordered by id."""
     n = len(logits)
     if 0 < sampling.top_k < n:
         ids = mx.argpartition(logits, n - sampling.top_k)[n - sampling.top_k :]

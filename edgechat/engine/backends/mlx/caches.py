@@ -244,7 +244,7 @@ class Caches:
     def rewind(self, uncut: Uncut) -> bool:
         """Return to the length at which `uncut` was taken.
 
-        Returns False, leaving the caches unusable, on failure.
+        On failure, returns False and leaves the caches unusable.
         """
         kept = [cache for cache in self.all if type(cache) in (WindowCache, StateCache)]
         if self.length < uncut.length or uncut.held.keys() != self.held.keys():
@@ -345,7 +345,7 @@ class _Table(msgspec.Struct, frozen=True):
     kinds: list[str]
     """Class of each layer's cache; empty for a checkpoint."""
     rest: dict[str, int | None]
-    """Numbers in the layers' states, under their keys from `tree_flatten`."""
+    """Numbers in the layers' states, with their keys from `tree_flatten`."""
 
 
 def size_of(caches: Caches) -> int:

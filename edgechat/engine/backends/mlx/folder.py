@@ -1,4 +1,4 @@
-"""Model folders: their vocabularies, and their weights, which mlx-lm loads, with its errors translated."""
+"""Model folders: reads their vocabularies, and loads their weights with mlx-lm, translating its errors."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -39,7 +39,7 @@ tensor names may contain anything.
 
 
 def load_folder(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
-    """Load a model and its weights without running code from its folder. name: what messages call it.
+    """Load a model and its weights without running code from its folder. name: the model's name in messages.
 
     Raises LoadFailed or OutOfMemory.
     """

@@ -35,7 +35,7 @@ from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 from edgechat.planner.plan import LoadPlan
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
-"""A processor's output for an image, under mlx-vlm's names."""
+"""A processor's output for an image, keyed by mlx-vlm's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class VlmModel:
 def load_model(
     plan: LoadPlan, config: Config, name: str, on_progress: Callable[[float], None] | None
 ) -> tuple[Any, str]:
-    """Load a plan's model; return it and the reason why planned vision is missing ('' if it is not).
+    """Load a plan's model. Returns it, and why vision is missing although planned ('' if it is not missing).
 
     mlx-vlm loads models with vision, and models that mlx-lm does not support. If it fails, mlx-lm is tried
     instead. Raises LoadFailed, OutOfMemory or BackendMissing.
