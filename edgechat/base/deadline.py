@@ -33,7 +33,7 @@ class ProgressWatch:
         self.abandoned = False
 
     def beat(self) -> None:
-        """Record progress. Raises OutOfTime if nobody is waiting for the result, so that the work stops."""
+        """Record progress. Raises OutOfTime, to stop the work, if nobody is waiting for the result."""
         if self.abandoned:
             raise OutOfTime(0, stalled=False)
         self.last_progress = time.monotonic()

@@ -1,4 +1,4 @@
-"""edgechat's folders, in the platform's standard locations or below EDGECHAT_HOME, and safe file access."""
+"""edgechat's folders, in the platform's standard locations or under EDGECHAT_HOME, and safe file access."""
 
 from __future__ import annotations
 

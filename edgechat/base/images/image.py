@@ -73,7 +73,7 @@ class Rows(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """The decoded image, or why the file cannot be decoded: `problem` completes 'FILE ...'."""
+    """Describes the decoded image. If the file cannot be decoded, `problem` completes 'FILE ...'."""
 
     format: Format = "png"
     width: int = 0

@@ -80,7 +80,7 @@ class Span(msgspec.Struct, frozen=True, tag=True):
 
 
 class DecodedSound(msgspec.Struct, frozen=True):
-    """The decoded sound, or why the file cannot be decoded: `problem` completes 'FILE ...'."""
+    """Describes the decoded sound. If the file cannot be decoded, `problem` completes 'FILE ...'."""
 
     format: SoundFormat = "wav"
     seconds: float = 0.0
