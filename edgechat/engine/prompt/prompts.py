@@ -204,7 +204,7 @@ class Prompts:
         return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
 
     def _most(self, message: Message) -> int:
-        """Return an upper bound on the tokens in a message's text and media."""
+        """Return an upper bound on the number of tokens in a message's text and media."""
         n_text = n_bytes(message.thinking) + sum(n_bytes(text) for text in texts_of(message))
         return n_text + self._media.count(message.content)
 

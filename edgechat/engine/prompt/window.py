@@ -101,9 +101,9 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
 def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
     """Return the message indices for each turn: a user message and the replies, calls and results after it.
 
-    Whatever their order, each message belongs to one turn, or to the head, which is made up of the system
-    messages at the start. A reply without a question, such as a greeting, belongs to the first turn. A later
-    system message belongs to the turn of the question that follows it.
+    Whatever the order of the messages, each belongs to one turn, or to the head, which is made up of the
+    system messages at the start. A reply without a question, such as a greeting, belongs to the first turn. A
+    later system message belongs to the turn of the question that follows it.
     """
     starts: list[int] = []
     asked = False

@@ -196,8 +196,8 @@ class RemoteReply:
         name, arguments = call.function.name or "", call.function.arguments or ""
         known_index, known_id = self._call
         is_other = call.index != known_index or (call.id or known_id) != known_id
-        # If there are no ids, a name that follows arguments starts another call: some servers send calls
-        # whole.
+        # If there are no ids, a name that follows arguments starts another call: some servers send each call
+        # in one piece.
         is_next = bool(name) and not (call.id or known_id) and self._has_arguments
         is_new = self._calls == 0 or is_other or is_next
         if is_new:

@@ -21,7 +21,7 @@ from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
 from edgechat.settings import RemoteServer
 
 START_SECONDS, SILENT_SECONDS = 3600.0, 600.0
-"""How long a program may take to start, and how long its log may be silent. It may download and compile."""
+"""Maximum seconds until a program has started, and between log lines. It may need to download and compile."""
 _POLL_SECONDS = 0.25
 _ASK_SECONDS = 5.0
 _SHOWN_LINES = 8

@@ -1,4 +1,4 @@
-"""Connection to a worker process: its pipe, the streams of its requests, and the reason why it ended."""
+"""Connection to a worker process: its pipe, the streams of its requests, and why it ended."""
 
 from __future__ import annotations
 
