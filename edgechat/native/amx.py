@@ -60,7 +60,7 @@ def is_used() -> bool:
 
 
 def failure() -> str:
-    """Return why AMX failed its trial, phrased as a predicate; '' if it is used, missing or forbidden."""
+    """Return why AMX failed its trial, as a predicate; '' if it is used, unavailable or forbidden."""
     found = _stored() if _may_be_there() else None
     return found.failure if found is not None else ""
 

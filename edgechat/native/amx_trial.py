@@ -26,7 +26,7 @@ _TYPES = {
 _COLUMNS, _ROWS = 512, 96
 """Shape of the weights. Each row is two blocks long for the K types; the rows fill one and a half blocks."""
 _TOKENS = (1, 40)
-"""Numbers of tokens to multiply by: 1 uses a kernel without tiles; 40 fill one tile of 32 and part of
+"""Batch sizes to try, in tokens: 1 uses a kernel without tiles; 40 fill one tile of 32 and part of
 another.
 """
 _MOST_ERROR = 1e-3
@@ -45,7 +45,7 @@ class _InitParams(ctypes.Structure):
 
 
 def main() -> None:
-    """Send the reason why AMX cannot be used, or nothing if it can."""
+    """Tell the parent why AMX cannot be used; send nothing if it can."""
     answer(lambda _request: _failure().encode())
 
 

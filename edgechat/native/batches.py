@@ -1,8 +1,8 @@
 """Batches of tokens or embeddings for llama.cpp's calls, and top candidates instead of all logits.
 
 With a vocabulary of 150,000 tokens, a row of logits takes 600 kB, or 50 ms at 100 Mbit/s, while top-k
-sampling needs a few dozen of them. llama.cpp can let a device choose these (its "backend sampling"); the
-sampling itself is the same everywhere (`engine/sampling.py`).
+sampling needs only a few dozen logits. llama.cpp can let a device select the top candidates (its "backend
+sampling"); the sampling itself is the same everywhere (`engine/sampling.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BYTES = 12
 
 
 class TokenBatch:
-    """Runs of tokens from several sequences, refilled for each call by a few slice assignments."""
+    """A batch of token runs from several sequences, refilled for each call by a few slice assignments."""
 
     def __init__(self, capacity: int) -> None:
         self._token = np.zeros(capacity, np.int32)
@@ -53,7 +53,7 @@ class TokenBatch:
 
 
 class EmbeddingBatch:
-    """Embeddings of one sequence in place of tokens; a call takes one or the other."""
+    """A batch of embeddings from one sequence; a call takes either embeddings or tokens."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class EmbeddingBatch:
         if n != n_positions:
             raise ValueError(f"{n} embeddings have {n_positions} positions")
         self.shape = n_numbers, n_embd
-        """How many numbers make up a position, and an embedding."""
+        """How many numbers a position consists of, and how many an embedding does."""
         self._embedding = np.ascontiguousarray(embeddings, np.float32)
         self._position = np.ascontiguousarray(positions, np.int32)
         self._n_seq = np.ones(n, np.int32)
@@ -90,7 +90,7 @@ def sends_candidates(params: LoadParams, n_layers: int, n_vocab: int) -> bool:
 
 
 class Candidates:
-    """Samplers, one per sequence in a context, with which a device chooses candidates. Must be closed."""
+    """Samplers that let a device select candidates, one per sequence in a context. Must be closed."""
 
     def __init__(self, n_seq_max: int, n_rows: int, n_vocab: int) -> None:
         self._n_vocab = n_vocab
@@ -103,12 +103,12 @@ class Candidates:
         """Size of llama.cpp's buffer for the candidates."""
 
     def configure(self, native: Any) -> None:
-        """Set the samplers before a context is created, so that it reserves buffer space for them."""
+        """Add the samplers to the parameters of a new context, so that it reserves buffer space for them."""
         native.samplers, native.n_samplers = self._configs, len(self._configs)
         native.n_outputs_max_per_seq = 0
 
     def use(self, context: Any, seqs: Collection[int], *, wanted: bool) -> None:
-        """Switch these sequences to candidates or to all logits. A switch takes several milliseconds."""
+        """Switch these sequences to candidates (`wanted`) or all logits, which takes several milliseconds."""
         for seq in seqs:
             if wanted == (seq in self._chains):
                 continue

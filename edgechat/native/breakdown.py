@@ -1,9 +1,9 @@
 """A context's memory use by buffer type, as reported by llama.cpp.
 
-llama.cpp stores the figures in a std::map, which a function in its C++ interface returns. If the build
-exports that function and the map's layout is known (libstdc++, hence Linux), the figures are read from the
-map and exact to the byte. Otherwise they come from the log, rounded to 0.01 MiB, except for the weights,
-whose sizes come from the file's tensor table. See llama-ext.h for the function and stl_tree.h for the layout.
+A function in llama.cpp's C++ interface returns the figures in a std::map. If the build exports that function
+and the map's layout is known (libstdc++, hence only on Linux), the figures are read from the map and are
+exact to the byte. Otherwise they come from the log, rounded to 0.01 MiB, except for the weights, whose sizes
+come from the file's tensor table. See llama-ext.h for the function and stl_tree.h for the layout.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _HOLDS = re.compile(r"layer +\d+: dev = (\S+)")
 _CACHE = re.compile(r": size = +([\d.]+) MiB")
 _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
 _EVERYWHERE = ("rope_freqs.", "rope_factors_")
-"""Prefixes of tensors that belong to no layer and are copied to every device."""
+"""Name prefixes of tensors that belong to no layer and are copied to every device."""
 
 
 def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapping[str, int]) -> Breakdown:
@@ -131,7 +131,7 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
                 cache[device] += float(match[1]) * n / holders.total()
             holders.clear()
         elif match := _COMPUTE.search(line):
-            compute[match[1]] = float(match[2])  # the last one counts: it may be reserved several times
+            compute[match[1]] = float(match[2])  # the last one counts: a buffer may be reserved several times
     weights = _weights(model.architecture, layers, moved, tensors)
     return Breakdown(_named(weights, cache, compute), context.output_bytes, context.n_ctx)
 
@@ -139,7 +139,7 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
 def _named(
     weights: Mapping[str, int], cache: Mapping[str, float], compute: Mapping[str, float]
 ) -> tuple[Buffer, ...]:
-    """Return one buffer per type. The log lists weights and cache by device, the rest by buffer type."""
+    """Return one buffer per type. The log lists weights and cache by device, and the rest by buffer type."""
     types = ggml.buffer_types()
     owners = {name: device for device, name in types.items()}
     buffers: list[Buffer] = []
@@ -158,11 +158,11 @@ def _weights(
 ) -> Counter[str]:
     """Return how many bytes of weights are on each device.
 
-    The output tensors go with the last layer. Other tensors that belong to no layer stay in RAM or are copied
-    to every device.
+    The output tensors are on the device of the last layer. Other tensors that belong to no layer stay in
+    RAM or are copied to every device.
     """
     last = layers.get(max(layers, default=0), ggml.CPU)
-    # LFM2's files name the output norm after the embedding.
+    # In LFM2's files, the output norm is named 'token_embd_norm'.
     outputs = ("output", "token_embd_norm") if architecture.startswith("lfm2") else ("output",)
     sizes: Counter[str] = Counter()
     for name, n_bytes in tensors.items():

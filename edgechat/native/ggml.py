@@ -118,7 +118,7 @@ def _folder() -> Path:
 
 
 def modules() -> list[str]:
-    """Return the registry names of the GPU backends in that folder, loaded or not."""
+    """Return the registry names of the GPU backends in llama.cpp's folder, whether loaded or not."""
     names = {path.stem.removeprefix("lib").removeprefix("ggml-") for path in _folder().glob("*ggml-*")}
     return [registry for module, registry in _MODULES.items() if module in names]
 

@@ -1,4 +1,4 @@
-"""Owners of llama.cpp's objects: Model and Context free what they own, once, in close().
+"""Wrappers that own llama.cpp's objects: Model and Context free them once, in close().
 
 llama-cpp-python's high-level `Llama` hides much that the engine needs and computes more than the engine uses,
 so only low-level functions are called. Every return code is checked here.
@@ -35,7 +35,7 @@ AdapterPointer = Any
 """A LoRA adapter loaded by llama.cpp."""
 
 # llama.cpp calls `bool abort(void *)` after every operation. A Python function would add a tenth to the time
-# per token; strlen takes a nanosecond, and returns 0 (false) as long as the string is empty.
+# per token; strlen takes a nanosecond, and returns 0 (false) while the string is empty.
 _libc = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
 _IS_SET = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
 _NEVER = lib.ggml_abort_callback()
@@ -166,7 +166,7 @@ class Model:
 
     @property
     def pooling(self) -> str | None:
-        """Number of the pooling type for embeddings; None if the file has none or it is unknown."""
+        """Number of the pooling type for embeddings, as text; None if it is 0 or not in the file."""
         kind = self.meta(f"{self.architecture}.pooling_type")
         return None if kind == "0" else kind
 
@@ -275,7 +275,7 @@ class Context:
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
         """Size of an embedding; 0 without embeddings."""
         self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
-        """How many numbers a sequence yields: an embedding's size, or a reranking model's scores."""
+        """How many numbers a sequence yields: the size of an embedding, or a reranker's number of scores."""
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_rows)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
         """Size of llama.cpp's buffer for logits and embeddings, which is sized for the largest number of
@@ -315,11 +315,11 @@ class Context:
         n_candidates: int = 0,
         abortable: bool = False,
     ) -> npt.NDArray[np.float32] | None:
-        """Compute runs of (sequence, start position, tokens, wanted rows).
+        """Decode runs of (sequence, start position, tokens, wanted rows).
 
         Returns the rows [n, n_vocab], valid until the next call, or None if the cache has too few free cells.
         n_candidates: how many of the highest logits are needed; others may be -inf. 0 means all of them.
-        abortable: whether `abort` may end the call early (only on the CPU), which makes a recurrent state
+        abortable: whether `abort` may end the call early (only on the CPU); this makes a recurrent state
         useless. Raises Aborted or DecodeFailed.
         """
         n_rows = self._batch.fill(runs)
@@ -340,11 +340,11 @@ class Context:
         causal: bool = True,
         abortable: bool = False,
     ) -> npt.NDArray[np.float32] | None:
-        """Compute embeddings [n, n_embd] in place of tokens, at positions [1 or 4, n] (see `MediaChunk`).
+        """Decode embeddings [n, n_embd] in place of tokens, at positions [1 or 4, n] (see `MediaChunk`).
 
         causal: whether each embedding attends only to those before it. If False, all embeddings that attend
-        to each other must be in the same call, and there may be at most `n_ubatch` of them. For the rest, see
-        `decode`.
+        to each other must be in the same call, and there may be at most `n_ubatch` of them. For the other
+        arguments and the result, see `decode`.
         """
         n = len(embeddings)
         if not causal and n > self.n_ubatch:  # llama.cpp would abort
@@ -411,7 +411,7 @@ class Context:
         self._abort[0] = b"\0"
 
     def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
-        """Compute runs of (sequence, start position, tokens) and return their pooled results [n, n_pooled].
+        """Process runs of (sequence, start position, tokens) and return their pooled results [n, n_pooled].
 
         Tokens of a sequence from earlier calls are not pooled; they affect the result only through attention.
         Raises DecodeFailed.
@@ -434,7 +434,7 @@ class Context:
             lib.llama_memory_clear(self._memory, False)
 
     def remove(self, seq: int, start: int) -> bool:
-        """Remove the cells of `seq` from position `start` on; return llama.cpp's answer, unchecked."""
+        """Remove the cells of `seq` from position `start` onwards. Returns llama.cpp's result unchecked."""
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, stop: int) -> None:
@@ -474,7 +474,7 @@ class Context:
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
 
     def partial_state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Copy the parts of `seq` that `remove` cannot restore: windows and recurrent states.
+        """Return a copy of the parts of `seq` that `remove` cannot restore: windows and recurrent states.
 
         Raises MemoryError if llama.cpp cannot copy them.
         """
@@ -486,7 +486,7 @@ class Context:
         return data
 
     def set_partial_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Restore a partial state. If there are too few cells, returns False and leaves those parts empty."""
+        """Restore a partial state. Returns False, leaving its parts empty, if there are too few cells."""
         data = pointer(state, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data_ext(self._pointer, data, state.nbytes, seq, _PARTIAL))
 

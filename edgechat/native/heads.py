@@ -2,7 +2,7 @@
 
 An MTP head reads each token together with the model's hidden state after the previous token. It predicts the
 next token and computes the hidden state to continue from. An EAGLE-3 draft (Li et al. 2025, arXiv:2503.01840)
-has an encoder that merges the inputs of three of the target's layers into such a state, and it counts
+has an encoder that merges the inputs of three of the target's layers into a state of this kind, and it counts
 positions from the text's second token. Gemma 4's drafter has no KV cache of its own. It reads its target's,
 and drafts all tokens at the position after the target's last token; only the hidden state differs from one
 token to the next. llama.cpp returns hidden states through functions in llama-ext.h.
@@ -48,7 +48,7 @@ class HeadContext(Context):
         self.width = int(lib.llama_model_n_embd_out(model.pointer))
         """Size of a hidden state."""
         self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
-        """Number of layers; if there are several, each predicts one token further than the previous one."""
+        """Number of layers; if there are several, each predicts one token further ahead than the last."""
         if self.n_layers > 1 and model.architecture not in CHAINED:
             raise LoadFailed(
                 f"{model.architecture} models draft with one layer, but this one has {self.n_layers}."
@@ -57,19 +57,19 @@ class HeadContext(Context):
         if self.n_vocab != target.n_vocab:
             self.close()
             raise LoadFailed(f"The draft has {self.n_vocab} tokens, but its target has {target.n_vocab}.")
-        # Besides its own rows, there are the target's rows, a copy of them to read from, and those of a
-        # micro-batch.
+        # In addition to its own rows, space is needed for the target's rows, a copy of these to read from,
+        # and the rows of a micro-batch.
         self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
         self._keep_states(True)
         self.hands_out_all = model.architecture in HANDS_OUT_ALL
-        """Whether a call may mix tokens whose logits are wanted with others. If False, the others get no
-        hidden states.
+        """Whether all tokens in a call get hidden states. If False, only tokens whose logits are wanted get
+        them.
         """
         self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
         self._ends: list[int] = []
 
     def _keep_states(self, keep: bool) -> None:
-        """Make the target store the states that the head reads, or stop storing them."""
+        """Make the target start or stop storing the states that the head reads."""
         self._functions.llama_set_embeddings_nextn(self._target.pointer, keep, False)
 
     def target_states(self, n_tokens: int) -> Rows:
@@ -89,7 +89,7 @@ class HeadContext(Context):
         return np.ctypeslib.as_array(first, (n, self.width))
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """Compute runs of tokens as `decode` does, given the hidden state before each token [n, width]."""
+        """Decode runs of tokens as `decode` does, given the hidden state before each token [n, width]."""
         n_rows = self._batch.fill(runs)
         rows = np.ascontiguousarray(states, np.float32)
         if rows.shape != (self._batch.native.n_tokens, self.width):
@@ -189,7 +189,7 @@ class EagleContext(HeadContext):
         if not moved:
             return np.empty((0, self.n_vocab), np.float32)
         rows = super().read(moved, states[keep])
-        # Tokens that the draft does not know have no logits.
+        # Tokens that are not in the draft's vocabulary have no logits.
         return None if rows is None else np.maximum(rows, _LEAST_LOGIT, out=rows)
 
     def remove(self, seq: int, start: int) -> bool:
@@ -263,7 +263,7 @@ class AssistantContext(HeadContext):
         super().__init__(model, params, target)
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """See `HeadContext.read`. All but the last token of a run are in the target's cache."""
+        """See `HeadContext.read`. All but the last token of a run are already in the target's cache."""
         drafting, keep, at = [], [], 0
         for seq, start, tokens, wanted in runs:
             at += len(tokens)

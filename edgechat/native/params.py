@@ -1,6 +1,6 @@
 """Parameters for loading a model, the memory that a load takes, and which architectures can draft.
 
-All are plain values: nothing native is imported here, so front ends can use this module.
+Everything here is plain data. Nothing native is imported, so front ends can use this module.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def is_mapped(buffer: Buffer) -> bool:
 def counted_once(buffers: tuple[Buffer, ...], weights: int) -> tuple[Buffer, ...]:
     """Return a load's buffers as if the file were not memory-mapped.
 
-    A mapped range contains the pages of all tensors from its first to its last, including tensors that are
+    A mapped range contains all pages from its first tensor to its last, including those of tensors that are
     also copied to other buffers. The kernel reclaims such pages when it needs memory, so they are counted
     only once. weights: the total size of all tensors in the file.
     """
@@ -200,7 +200,7 @@ ONE_LAYER = {
 }
 """Architectures with at most one extra layer for drafting (LLM_GRAPH_TYPE_DECODER_MTP)."""
 CHAINED = {"hy_v3", "mimo2", "step35"}
-"""Architectures that draft with any number of layers, each predicting one token further than the last."""
+"""Architectures that draft with any number of layers, each of which predicts one token further ahead."""
 HANDS_OUT_ALL = ONE_LAYER - {"deepseek4", "qwen3next"}
 """Architectures whose heads return the hidden states of all tokens in a call. Others return only those of
 tokens whose logits are wanted. Treating one kind as the other returns the wrong rows, or aborts.

@@ -28,7 +28,7 @@ from edgechat.native.vocabulary import NativeVocabulary
 
 Floats = npt.NDArray[np.float32]
 _MAX_BUFFER = 1 << 30
-"""How many bytes of a tensor's rows llama.cpp holds in memory: an eighth of its default."""
+"""Maximum bytes of a tensor's rows that llama.cpp holds in memory at a time, an eighth of the default."""
 _MAX_TEXT = 127
 """Longest string, in bytes, that llama.cpp accepts as a metadata value."""
 _NEEDS_IMPORTANCE = "will require an imatrix"
@@ -44,7 +44,7 @@ class QuantizeParams:
     """llama.cpp's number for a mixture of types: `general.file_type`."""
     threads: int = 1
     types: Mapping[str, int] = field(default_factory=dict)
-    """ggml types for tensors that deviate from the mixture."""
+    """ggml types for the tensors that get a different type than in the mixture, keyed by name."""
     importance: Mapping[str, Floats] | None = None
     """[n_matrices, n_columns] for each weight. In a dry run, an empty mapping is not the same as None."""
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)

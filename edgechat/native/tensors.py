@@ -65,7 +65,7 @@ def operation(number: int) -> str:
 
 
 def name_of(tensor: Any) -> str:
-    """Return a tensor's name, even if it is stored as 'CUDA0#blk.0.attn_k.weight#0', for a device's copy."""
+    """Return a tensor's name without the parts added for a device's copy ('CUDA0#blk.0.attn_k.weight#0')."""
     parts = tensor.name.decode("utf-8", "replace").split("#")
     return str(parts[1] if len(parts) > 1 else parts[0])
 

@@ -16,7 +16,7 @@ _MORE = 128
 _REMEMBERED = 32_768
 """Number of tokens whose bytes are cached, using 7 MB."""
 _FIRST = 5
-"""Compatible vocabularies may differ in this many tokens at the start."""
+"""Compatible vocabularies may differ in their first tokens, up to this many."""
 
 
 class NativeVocabulary:
@@ -74,7 +74,7 @@ class NativeVocabulary:
         return tokens
 
     def whole(self, text: str) -> list[int]:
-        """Return the ids for `text`, with the tokens that the model expects around it ([CLS], [SEP], end)."""
+        """Return the ids for `text`, plus the tokens that the model expects around it ([CLS], [SEP], end)."""
         return self._tokens(text, around=True, special=False)
 
     def _tokens(self, text: str, *, around: bool, special: bool) -> list[int]:

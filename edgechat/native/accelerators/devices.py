@@ -73,17 +73,17 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """The child's answer: an inventory, or the reason why a server was refused."""
+    """The child's answer: an inventory, or an error message if a server was refused."""
 
     inventory: DeviceInventory | None = None
     refused: str = ""
 
 
 def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-    """Ask a child for the inventory, including the devices of these RPC servers (host:port).
+    """Ask a child for the inventory, including the devices of the given RPC servers (host:port).
 
     Free memory excludes whatever the child's own drivers use, just as in a worker. Raises ServerRefused, or
-    ChildFailed within `limit` seconds.
+    ChildFailed if the child fails or takes more than `limit` seconds.
     """
     question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
@@ -166,7 +166,7 @@ class _Props(ctypes.Structure):
 
 
 def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
-    """Return the devices, except those of RPC servers added earlier, which may be gone."""
+    """Return the devices, leaving out those of previously added RPC servers, which may have stopped."""
     from edgechat.native import ggml
 
     devices: list[NativeDevice] = []

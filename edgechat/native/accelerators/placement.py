@@ -2,7 +2,7 @@
 
 The file is always memory-mapped. The pages of a tensor that is on a device are read once and reclaimed when
 the kernel needs memory, so they do not count twice (see `params.counted_once`). Metal is the exception: it
-turns the mapping, from its first tensor to its last, into one buffer, which may include the CPU's share.
+makes one buffer of everything between its first and last mapped tensors, which may include the CPU's share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Placement:
     """Arrays that llama.cpp reads for as long as the model is loaded."""
 
     def __init__(self, load: LoadParams) -> None:
-        """Look up the devices. Raises LoadFailed if one is missing, or ServerRefused."""
+        """Look up the devices. Raises ServerRefused, and LoadFailed if a device is missing."""
         most = int(lib.llama_max_devices())
         if len(load.devices) != len(load.split) or len(load.devices) > most:
             raise LoadFailed(
@@ -38,8 +38,8 @@ class Placement:
         rpc.register(load.rpc)
         # An empty list means no devices; a missing list would mean all.
         self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*ggml.device_handles(load.devices))
-        # llama.cpp divides running sums of these numbers, and layer numbers, by their total, which gives
-        # exact results for integers.
+        # llama.cpp divides both the running sums of these numbers and the layer numbers by the total. The
+        # results are exact for integers.
         self._split = (ctypes.c_float * most)(*load.split)
         self._overrides = (_Override * 2)()
         self._keeps_experts = bool(load.devices and load.experts_in_ram)
@@ -60,6 +60,6 @@ class Placement:
 
 
 def experts_of_first(n_layers: int) -> str:
-    """Return a pattern that matches the expert tensors in the first layers (llama.cpp's --n-cpu-moe)."""
+    """Return a pattern for the expert tensors in the first `n_layers` layers (llama.cpp's --n-cpu-moe)."""
     layers = "|".join(str(layer) for layer in range(n_layers))
     return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"

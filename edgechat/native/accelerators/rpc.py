@@ -3,7 +3,7 @@
 Devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so a process never
 changes its list of servers. A server serves one program at a time; others wait in its queue without a
 response. llama.cpp ends the process if a server is missing or stops, so servers are checked before every
-load. A server hardly validates messages, so its process is sandboxed first
+load. A server barely validates the messages it receives, so its process is sandboxed first
 (`edgechat.device.remote.lending`).
 """
 
@@ -74,10 +74,10 @@ def release(servers: Sequence[str]) -> None:
 
 
 def wait(devices: Iterable[int]) -> None:
-    """Wait until RPC devices have finished their work; skip other devices.
+    """Wait for any RPC devices in the list to finish their work, ignoring other devices.
 
     ggml itself waits only until everything is sent, because computing sends no response. A server handles
-    requests in order, so the answer to any request means that it has finished.
+    requests in order, so a response to any request means that it has finished.
     """
     from edgechat.native import ggml
 
@@ -87,7 +87,7 @@ def wait(devices: Iterable[int]) -> None:
 
 
 def _function(name: bytes) -> Any:
-    """Return the address of one of the RPC backend's functions. Raises ServerRefused."""
+    """Return the address of a function in the RPC backend. Raises ServerRefused if this build lacks it."""
     from edgechat.native import ggml
 
     registry = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(NAME.encode()))

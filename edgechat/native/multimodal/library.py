@@ -6,7 +6,7 @@ from edgechat.base.errors import BackendMissing
 
 try:
     import llama_cpp.mtmd_cpp as lib
-except (OSError, RuntimeError, AttributeError) as error:  # missing, not loadable, or of another version
+except (OSError, RuntimeError, AttributeError) as error:  # missing, not loadable, or the wrong version
     raise BackendMissing(
         f"This llama-cpp-python supports neither images nor audio: {error}.",
         hint="Rebuild it: pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python",

@@ -62,8 +62,8 @@ def probe(
     """Ask a child about a projector with these parameters (see `Projector`).
 
     The weights need not be present: a header is enough if its file is extended to the full size. Memory for
-    the weights is still allocated for a moment. If a device has too little, the child ends as it does for a
-    damaged file. portable: avoid libmtmd's C++ interface, which means that the weights are read. Raises
+    the weights is still allocated for a moment. If a device has too little memory, the child ends as it does
+    for a damaged file. portable: avoid libmtmd's C++ interface, which means that the weights are read. Raises
     BackendMissing, or LoadFailed for a file that libmtmd rejects or that ends the child.
     """
     question = msgspec.msgpack.encode(_ProbeQuestion(str(path), device, max_tokens, portable))
@@ -114,7 +114,7 @@ def _facts(question: _ProbeQuestion) -> ProjectorFacts:
     path = question.path.encode()
     params = parameters(device=question.device, max_tokens=question.max_tokens)
     memory = _from_map(path, params) if has_map() and not question.portable else {}
-    if not memory:  # even if libmtmd refused, since it gives no reason
+    if not memory:  # even if libmtmd failed, since it gives no reason
         logs.last_errors.clear()
         with logs.recording() as lines:
             projector = lib.mtmd_init_from_file(path, None, params)
@@ -135,7 +135,7 @@ class _DeviceNode(StdMapNode):
 
 
 def _from_map(path: bytes, params: object) -> dict[str, int]:
-    """Return libmtmd's own figures, exact to the byte; empty if it refuses. Leaks the map's few nodes."""
+    """Return libmtmd's own figures, exact to the byte; empty if it fails. Leaks the map (a few nodes)."""
     from edgechat.native import ggml
     from edgechat.native.multimodal.library import lib, library
 

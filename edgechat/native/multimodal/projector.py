@@ -35,7 +35,7 @@ _PART_SECONDS = 30
 
 
 class Medium:
-    """An image or a sound for libmtmd, which calls both bitmaps; `id` is a hash of the contents."""
+    """An image or sound; libmtmd calls both of them bitmaps. `id` is a hash of the contents."""
 
     what: ClassVar[str]
 
@@ -126,13 +126,13 @@ class MediaChunk:
     def __init__(self, native: lib.mtmd_input_chunk_p, *, causal: bool, mrope: bool) -> None:
         """Copy a chunk from libmtmd's list of chunks."""
         self.id = (lib.mtmd_input_chunk_get_id(native) or b"").decode()
-        """The id of the bitmap that it was cut from; '' when only counting tokens."""
+        """The id of the image or sound that it was cut from; '' if tokens are only being counted."""
         self.part = 0
-        """Index of the chunk within that bitmap."""
+        """Index of the chunk within that image or sound."""
         self.n_tokens = int(lib.mtmd_input_chunk_get_n_tokens(native))
         """How many cells it takes in the KV cache."""
         self.n_positions = int(lib.mtmd_input_chunk_get_n_pos(native))
-        """How far it advances the position: with M-RoPE, by less than `n_tokens`."""
+        """How many positions it takes up: with M-RoPE, fewer than `n_tokens`."""
         self.causal = causal
         """If False, its tokens attend to each other and must be in the same micro-batch."""
         self.what = "sound" if _is_sound(native) else "picture"
@@ -301,9 +301,10 @@ class Projector:
 
         between: called in this thread between the encoder's operations, whenever `every` seconds have passed.
         It may compute anything, such as a batch of other sequences, but must not use this projector. If it
-        returns False, encoding ends with Cancelled; an exception ends encoding, too. A single operation
-        cannot be interrupted: attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for SigLIP 400M and 1.4
-        for 1024 x 1024; `max_tokens` limits this. Raises DecodeFailed if llama.cpp fails or computes NaN.
+        returns False or raises an exception, encoding ends with Cancelled or with that exception. A single
+        operation cannot be interrupted: attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for SigLIP
+        400M and 1.4 for 1024 x 1024; `max_tokens` limits this. Raises DecodeFailed if llama.cpp fails or
+        computes NaN.
         """
         self._between, self._every, self._left_at = between, every, time.monotonic()
         self._failure = None
