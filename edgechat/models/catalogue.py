@@ -1,4 +1,4 @@
-"""Catalogue of models with short names. models.toml documents its fields."""
+"""Catalogue of models with short names. The fields are documented in models.toml."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return tuple(canonical(quant) for quant in self.quants)
 
     def file_for(self, quant: str) -> str:
-        """Return the name of the file with this quantization, which may be spelled in any way."""
+        """Return the name of the file with this quantization, in any spelling."""
         labels = {
             canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
         }
         return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
-        """Return the MLX repository with this quantization, which may be spelled in any way, or None."""
+        """Return the MLX repository with this quantization, in any spelling, or None."""
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
@@ -166,7 +166,7 @@ class _ParsedCatalogue(msgspec.Struct, frozen=True, array_like=True):
     """The shipped catalogue, parsed and cached. Parsing TOML takes 20 ms, a third of `edgechat list`."""
 
     version: str
-    """edgechat's version, since entries written by another version may have other fields."""
+    """edgechat's version, since entries written by another version may have different fields."""
     stamp: tuple[str, int, int]
     """Path, size and modification time of models.toml."""
     entries: tuple[CatalogueEntry, ...]

@@ -31,7 +31,7 @@ class RemoteFile:
 
     @property
     def digest(self) -> str | None:
-        """Hash that verifies the file and names its blob. None if the hub does not state one."""
+        """Hash that verifies the file and names its blob. None if the hub does not provide one."""
         return self.sha256 or self.git_sha1
 
 
@@ -61,7 +61,7 @@ class ModelChoice:
     name: str
     """Path without the extension and shard number. For an MLX model, its folder, or '' at the top level."""
     quant: str | None
-    """Quantization in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'. None if the name does not state it."""
+    """Quantization in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'. None if the name contains none."""
     files: tuple[RemoteFile, ...]
     """One file, or the shards of a split model in order. An MLX model has config.json, the weights, and
     any other files that it needs.
@@ -120,7 +120,7 @@ _HEAD_QUANTS = ("Q8_0", "Q4_0")
 _MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
 """Matches the name of a model with its own drafting layers, or of a file that contains only such layers."""
 _LARGER = 4
-"""A file is treated as drafting layers only if the model is more than this many times larger."""
+"""A file is treated as drafting layers only if its model is more than this many times as large."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
 """Projector quantizations, best first, for a model of at most 8 bits. Such a model loses more than its
 projector does at Q8_0, which is half the size of F16 (llama.cpp makes the same choice). For a model
@@ -134,9 +134,9 @@ def model_choices(
 ) -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a repository or folder: GGUF first, then MLX.
 
-    repo: the repository's name, which may state the quantization of an MLX model. mixed: whether the files
+    repo: the repository's name, which may contain the quantization of an MLX model. mixed: whether the files
     come from many repositories. Incomplete split models are left out. Whether safetensors files hold a
-    language model can only be told from their headers.
+    language model can only be determined from their headers.
     """
     listed = list(files)
     return (*_with_companions(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
@@ -171,7 +171,7 @@ def _head_rank(stem: str) -> int:
 
 
 def _projector_rank(stem: str, quant: str | None) -> int:
-    """Rank a projector by its name, for a model with this quantization; 0 is best."""
+    """Rank a projector by its name, for a model with the given quantization; 0 is best."""
     label, kind = quant_label(stem), type_of(quant)
     order = list(_PROJECTOR_QUANTS)
     if kind is not None and kind.name in order[1:]:
@@ -273,7 +273,7 @@ def _stem(name: str) -> str | None:
 
 
 def _is_projector(stem: str) -> bool:
-    """Return whether this is a projector that is not split, since libmtmd cannot load split ones."""
+    """Return whether this is a projector in a single file, since libmtmd cannot load split ones."""
     return is_projector(_base(stem)) and not _PART.fullmatch(stem)
 
 
@@ -307,7 +307,7 @@ def _companions_of(
 
     Models without any are left out. Names include folders but not extensions. mixed: whether the outermost
     folder holds models from many repositories. In that folder, a projector whose name does not match any
-    model is ignored. In any other folder, it belongs to the model if there is only one.
+    model is ignored. In any other folder, such a projector belongs to the model if there is only one.
     """
     keys = {model: _key(without_label(_base(model))) for model in models}
     folders = [_folder(model) for model in models]
@@ -335,7 +335,7 @@ def _companions_of(
 def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tuple[int, int] | None:
     """Return how well the names of a projector and a model match (higher is better), or None if they do not.
 
-    alone: whether there is only one model. anything: whether any projector found here belongs to that model.
+    alone: whether there is only one model. anything: whether the projector may then have any name.
     """
     if projector and projector == model:
         return 3, 0

@@ -44,8 +44,8 @@ def parse_request(
 ) -> ModelRequest:
     """Parse a catalogue name or alias, owner/repo[:QUANT], or a hub URL.
 
-    format: for a model in the catalogue, 'mlx' selects its MLX repository, as does a quantization that only
-    MLX has. In any other repository, only models in this format are selected. Raises ModelNotFound, and
+    format: for a model in the catalogue, 'mlx' selects its MLX repository, as does a quantization that exists
+    only for MLX. In any other repository, only models in this format are selected. Raises ModelNotFound, and
     SettingsError if arguments contradict each other.
     """
     entry = entry_of(name)

@@ -27,7 +27,7 @@ from edgechat.models.local.stores import FoundModel, peft_folders
 from edgechat.native.params import AdapterUse
 
 _START = 1 << 16
-"""Bytes to read from the start of a file. Its type is among the first metadata entries."""
+"""Number of bytes to read from the start of a file. Its type is among the first metadata entries."""
 _STATED = b"general.type" + struct.pack("<IQ", 8, len(KIND)) + KIND.encode()
 
 
@@ -131,7 +131,7 @@ def find_adapter(name: str) -> LocalAdapter:
 
 
 def known_adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter that a name or path refers to, with its storage location.
+    """Return the adapter that a name or path refers to, including where it is stored.
 
     Returns None if there is no such adapter, or if a model has that name.
     """

@@ -2,9 +2,9 @@
 
 Follows llama.cpp's convert_lora_to_gguf.py. Tensor names are translated. If converting the model reorders the
 rows of its query and key matrices, the rows of lora_b are reordered in the same way. Architectures for which
-this is not known are rejected. lora_b is multiplied by PEFT's scale (alpha divided by the rank or by its
-square root), so ranks may differ between modules. The converted file has no alpha, so llama.cpp applies it
-unscaled.
+the row order is not known are rejected. lora_b is multiplied by PEFT's scale (alpha divided by the rank or by
+its square root), so ranks may differ between modules. The converted file has no alpha, so llama.cpp applies
+it unscaled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 FOLDER = "adapters"
 """Subfolder of the cache folder that holds the converted files."""
 _FORMAT = 1
-"""Part of a converted file's name. Increase it whenever the same input would give different output."""
+"""Part of a converted file's name. Increase it whenever the same input would produce different output."""
 _MAX_CONFIG = 1 << 20
 _MAX_RANK = 1 << 16
 _ALIGNMENT = 32

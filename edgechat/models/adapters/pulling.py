@@ -48,7 +48,7 @@ class RemoteAdapter:
 def remote_adapter(name: HubName, quant: str | None = None) -> RemoteAdapter | None:
     """Ask the hub for the adapter in a repository; return None if it has none. Raises HubError.
 
-    quant: the quantization wanted, which is recognized by the name of the GGUF file.
+    quant: the desired quantization, as it appears in the GGUF file's name.
     """
     listing = list_repo(name.repo, name.revision)
     by_name = {file.name: file for file in listing.files}

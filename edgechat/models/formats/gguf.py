@@ -72,7 +72,7 @@ _KNOWN_MAGIC = {
     b"<htm": _WEB_PAGE,
 }
 _DRAFT_TO_TARGET = "d2t"
-"""Table in an EAGLE-3 draft model that lists the target's tokens it knows."""
+"""Table in an EAGLE-3 draft model that lists which of the target's tokens it knows."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -108,10 +108,10 @@ def read_header(path: Path) -> ModelHeader:
 def read_growing(
     read_first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
 ) -> ModelHeader:
-    """Parse a header from the file's first `start` bytes, doubling that until the header is complete.
+    """Parse the header in a file's first `start` bytes, doubling that number until the header is complete.
 
     read_first: returns the first n bytes. Raises ModelFileError, including for excess data after the last
-    tensor. Also raises anything that `read_first` raises.
+    tensor, and anything that `read_first` raises.
     """
     n = start
     while True:
@@ -257,7 +257,7 @@ def _most_tensors(n_layers: int) -> int:
 def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
     """Raise ModelFileError if there are more tensors than the layers need.
 
-    The number of layers comes from the metadata of the first shard, the only one that states it.
+    The number of layers comes from the metadata of the first shard, the only one that contains it.
     """
     layers = metadata.get(f"{metadata.get('general.architecture')}.block_count", MOST_LAYERED)
     if isinstance(layers, int) and n > _most_tensors(max(layers, 0)):
@@ -377,7 +377,7 @@ MAX_KEPT = 32 << 20
 MAX_KEPT_VALUES = 1024
 """Longer arrays are skipped, and their values are not stored."""
 MAX_STRINGS = 2_000_000
-"""Maximum number of strings in a file's arrays: over twice the largest vocabulary including merges."""
+"""Maximum number of strings in a file's arrays: more than twice the largest vocabulary, including merges."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -445,7 +445,7 @@ class Cursor:
         return number
 
     def check_count(self, what: str, n: int, limit: int, least: int) -> None:
-        """Raise ModelFileError if a count exceeds the limit, or cannot fit at `least` bytes per item."""
+        """Raise ModelFileError if `n` exceeds the limit, or if `n` items of `least` bytes exceed the file."""
         if n > limit:
             raise damaged(self.name, f"it claims {n} {what}, more than {limit}")
         if n * least > self.file_size - self.at:
@@ -471,7 +471,7 @@ class Cursor:
         return text
 
     def string(self) -> str:
-        """Return a string value. Invalid UTF-8 is replaced, as only users and templates read these."""
+        """Return a string value. Invalid UTF-8 is replaced; only users and templates read these values."""
         raw = self.text(MAX_KEPT - self.kept)
         self.kept += len(raw)
         return raw.decode(errors="replace")

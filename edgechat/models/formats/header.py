@@ -120,7 +120,7 @@ class ModelHeader:
 
     @cached_property
     def quant(self) -> str | None:
-        """The quantization stated in the metadata: 'Q4_K_M', '4bit'."""
+        """The quantization according to the metadata: 'Q4_K_M', '4bit'."""
         if self.format == "mlx":
             return self.text("mlx.quantization")
         file_type = self.metadata.get("general.file_type")
@@ -128,7 +128,7 @@ class ModelHeader:
 
     @cached_property
     def end(self) -> int:
-        """Offset of the end of the last tensor from the start of a GGUF file, in bytes."""
+        """Offset from the start of a GGUF file to the end of its last tensor, in bytes."""
         last = self.tensors[-1] if self.tensors else None
         return self.data_offset + (last.offset + last.n_bytes if last else 0)
 
@@ -230,7 +230,7 @@ class ModelHeader:
     def pooling(self) -> int:
         """llama.cpp's number for the pooling type; 0 for a chat model.
 
-        Encoders whose metadata does not state a pooling type use the mean.
+        Encoders whose metadata does not specify a pooling type use the mean.
         """
         number = 0 if self.format == "mlx" else self.number("pooling_type", 0)
         return number or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
@@ -274,7 +274,7 @@ class ModelHeader:
         return self._checked(key, value)
 
     def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return a count for each layer. The metadata may give one for all layers, or a list."""
+        """Return a count for each layer. The metadata may contain a list, or one count for all layers."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default
@@ -302,11 +302,11 @@ ModelKind = Literal["chat", "embedding", "reranking"]
 """What a model produces: replies, text embeddings, or scores for texts as answers to a query."""
 Modality = Literal["vision", "audio"]
 SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
-"""What a model that accepts this input does, as a verb."""
+"""The verb for each modality: what a model that accepts it does."""
 
 
 def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:
-    """Return the given modalities as a tuple."""
+    """Return the modalities whose argument is True, as a tuple."""
     return (*(("vision",) if vision else ()), *(("audio",) if audio else ()))
 
 

@@ -1,4 +1,4 @@
-"""GGUF files that must be imported before use: models split by bytes, and text models with a vision tower.
+"""GGUF files that need importing: models cut at arbitrary bytes, and text models with a vision tower.
 
 Before sharding was introduced (`m-00001-of-00002.gguf`), models were cut at arbitrary bytes into parts named
 `m.gguf.part1of2` or `m.gguf-split-a`. Joining the parts yields a GGUF file. Until May 2026, Ollama's files
@@ -27,12 +27,12 @@ _NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class ByteParts:
-    """The parts of a model that was split by bytes, in order."""
+    """The parts of a model that was cut at arbitrary bytes, in order."""
 
     whole: str
     """Name of the joined file."""
     paths: tuple[Path, ...]
-    """Paths of all parts, whether present or missing. Lettered parts end with the last one present."""
+    """Paths of all parts, including missing ones. A list of lettered parts ends with the last one present."""
 
     @property
     def missing(self) -> list[Path]:
@@ -41,7 +41,7 @@ class ByteParts:
 
 
 def byte_parts(path: Path) -> ByteParts | None:
-    """Return all parts of the model that a file belongs to, judging by its name, or None."""
+    """Return all parts of the model that a file belongs to, or None, judging by the file's name."""
     if counted := _COUNTED.fullmatch(path.name):
         count = int(counted["count"])
         if not 1 <= int(counted["number"]) <= count <= MAX_PARTS:
@@ -76,7 +76,7 @@ def part_error(path: Path, parts: ByteParts) -> ModelFileError:
 
 
 _BEGINNINGS = ("v.", "a.", "s.", "mm.", "mm_", "resampler.", "vision.", "vision_tower.")
-"""Name prefixes of tensors for images and audio, which no text model has."""
+"""Prefixes in the names of tensors for images and audio, which no text model has."""
 
 
 class VisionInside(ModelFileError):

@@ -19,7 +19,7 @@ _SHARES_CACHE = "gemma4-assistant"
 _ALWAYS_ALONE = {_SHARES_CACHE, _EAGLE}
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NEEDED = ("eh_proj", "enorm", "hnorm")
-"""Tensors that every drafting layer has. In some models, drafting layers share the other tensors."""
+"""Tensors that every drafting layer has. In some models, the other tensors are shared."""
 _OF_A_LAYER = re.compile(rf"blk\.(\d+)\.nextn\.({'|'.join(_NEEDED)})\.weight")
 
 
@@ -38,7 +38,7 @@ class HeadFile:
 
     @property
     def kind(self) -> Literal["mtp", "eagle3"]:
-        """mtp: the model's own layers. eagle3: EAGLE-3 layers, which read the inputs of some model layers."""
+        """mtp: the model's own layers. eagle3: EAGLE-3 layers, which read the inputs of model layers."""
         return "eagle3" if self.header.architecture == _EAGLE else "mtp"
 
 
@@ -62,7 +62,7 @@ def has_layers(header: ModelHeader) -> bool:
 
 
 def why_no_drafts(header: ModelHeader) -> str:
-    """Return a sentence that says why a model cannot draft with its own layers; '' if it can."""
+    """Return a sentence explaining why a model cannot draft with its own layers; '' if it can."""
     if header.format != "gguf":
         return "MLX models cannot draft with their own layers (MTP); only GGUF files can."
     layers, architecture = stated_layers(header), header.architecture
@@ -87,7 +87,7 @@ def is_head_alone(header: ModelHeader) -> bool:
 
 
 def is_chained(header: ModelHeader) -> bool:
-    """Return whether each drafting layer predicts one token further than the previous one."""
+    """Return whether each drafting layer predicts one token further ahead than the previous one."""
     return header.architecture in CHAINED
 
 

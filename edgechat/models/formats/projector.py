@@ -176,7 +176,7 @@ class ProjectorHeader:
         if width in widths or any(
             width in tensor.shape for tensor in self.header.tensors if tensor.name.startswith(_OUTPUTS)
         ):
-            return ""  # old files state some other width
+            return ""  # old files specify a different width
         return f"it makes embeddings of {max(widths)} channels, and the model has {width}"
 
     def value(self, key: str) -> Value | None:

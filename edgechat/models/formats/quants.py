@@ -69,7 +69,7 @@ MLX_TYPES = {
     6: GgmlType.Q6_K,
     8: GgmlType.Q8_0,
 }
-"""For each bit width of MLX's affine quantization, a type with a similar cost to read and compute."""
+"""For each bit width of MLX's affine quantization, a type that costs about as much to read and compute."""
 
 
 def canonical(label: str) -> str:
@@ -153,4 +153,4 @@ FILE_TYPES = {
     40: "Q1_0",
     41: "Q2_0",
 }
-"""Names for the values of `general.file_type`, which states how a file was quantized."""
+"""Names for the values of `general.file_type`, which specifies how a file was quantized."""

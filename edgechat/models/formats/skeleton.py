@@ -74,7 +74,7 @@ def pack(header: ModelHeader) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> ModelHeader:
-    """Unpack a header, which has only what a skeleton contains. Raises ModelFileError.
+    """Unpack a header, which contains only what a skeleton does. Raises ModelFileError.
 
     name: the model's name, for use in messages.
     """
@@ -125,7 +125,7 @@ def tensor_info(tensor: ModelTensor) -> bytes:
 
 
 def _metadata_entry(key: str, value: Value, path: str) -> bytes:
-    """Return an encoded metadata entry. Raises ModelFileError about `path` if it is too large."""
+    """Return an encoded metadata entry. Raises ModelFileError, naming `path`, if it is too large."""
     try:
         if isinstance(value, GgufArray):
             return _string(key) + struct.pack("<I", ARRAY) + _array(value)

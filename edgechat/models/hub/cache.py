@@ -112,7 +112,7 @@ class HubStore:
         return [mark.stem for mark in marks if mark.stem not in digests and _revision_in(mark) == revision]
 
     def remove_stale(self, digest: str) -> int:
-        """Remove a stale partial download and return its size. Requires holding its lock. Raises OSError."""
+        """Remove a stale partial download and return its size. Its lock must be held. Raises OSError."""
         path = self.partial_of(digest)
         size = os.lstat(path).st_size if os.path.lexists(path) else 0
         path.unlink(missing_ok=True)

@@ -301,7 +301,7 @@ class RangedFile:
         return before in (None, self.etag)
 
     def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
-        """Return the byte range in a response, where bytes `at` up to `end` were requested.
+        """Return the byte range in the response to a request for bytes from `at` up to `end`.
 
         The range may be the whole file, or stop before `end`. Raises HubError.
         """

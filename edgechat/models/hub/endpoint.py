@@ -228,7 +228,7 @@ def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoN
 
 
 def similar_repos(repo: str) -> list[str]:
-    """Return models in the catalogue that have similar names: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
+    """Return catalogue models whose names are similar to `repo`: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
     shown_by_name: dict[str, str] = {}
     for entry in catalogue():
         if entry.repo is not None:

@@ -41,7 +41,7 @@ from edgechat.models.local.files import is_git_sha1
 LIST_TIME_LIMIT = 20.0
 """Seconds allowed for a listing, which usually takes well under one second."""
 MAX_LISTING = 8 << 20
-"""Maximum size of a listing, in bytes. Each file takes about three hundred."""
+"""Maximum size of a listing, in bytes. Each file takes up about three hundred."""
 MAX_FILES = 10_000
 MAX_FILE_SIZE = 1 << 50
 
@@ -144,7 +144,7 @@ class RemoteModel:
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
     """Return the models that a name refers to on the hub, or in the cached listing if the hub fails.
 
-    offline: True to open no sockets, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE request. Raises HubError, and
+    offline: whether to open no sockets, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE request. Raises HubError, and
     ModelNotFound if no model in the repository matches the name.
     """
     hub = endpoint()

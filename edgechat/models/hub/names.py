@@ -44,7 +44,7 @@ class HubName:
 
 
 def parse_model_name(text: str) -> HubName | None:
-    """Return the repository that `text` names, or None.
+    """Return the repository that `text` refers to, or None.
 
     Accepts owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT], and browser URLs for a repository or a
     file in it. Callers should first check whether there is a local file with that name: 'models/tiny' could
@@ -92,8 +92,8 @@ def safe_path(name: str) -> bool:
 def portable_path(name: str) -> bool:
     """Return whether a safe path is also valid on Windows.
 
-    On Windows, ':' starts a stream or ends a drive letter, device names are reserved in every folder, and
-    trailing dots and spaces are dropped.
+    On Windows, ':' introduces a stream's name or ends a drive letter, device names are reserved in every
+    folder, and trailing dots and spaces are dropped.
     """
     return not any(":" in part or part[-1] in ". " or _DEVICE.match(part) for part in name.split("/"))
 

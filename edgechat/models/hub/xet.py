@@ -51,7 +51,7 @@ def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[
     wait: called with the number of seconds to wait and the number of bytes so far. If it raises an exception,
     the download ends. Raises HubError, and OSError if the disk is full.
     """
-    import subprocess  # 18 ms, which `edgechat --version` does not need
+    import subprocess  # takes 18 ms, and `edgechat --version` does not need it
 
     name = one_line(file.name)
     if importlib.util.find_spec("hf_xet") is None:
@@ -115,7 +115,7 @@ def main() -> None:
     from huggingface_hub import hf_hub_download
 
     try:
-        # Not into the cache: the parent holds its lock, and only verified bytes may be stored there.
+        # Do not download into the cache: the parent holds its lock, and only verified bytes belong there.
         path = hf_hub_download(
             request.repo,
             request.name,

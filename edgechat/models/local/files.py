@@ -1,9 +1,9 @@
 """Model files: listing them without opening them, and hashing them as the hub does.
 
 Folders are untrusted: names are checked, the depth and the number of files are limited, symlinked folders are
-not followed, and unreadable folders are skipped and recorded. The hub states the SHA-256 hash for files in
+not followed, and unreadable folders are skipped and recorded. The hub provides the SHA-256 hash for files in
 Git LFS, and git's own hash for small files: the SHA-1 of "blob ", the size, a zero byte and the content.
-SHA-1 is vulnerable to forgery, but here it only confirms what the hub states.
+SHA-1 is vulnerable to forgery, but here it only confirms what the hub says.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ModelPartFile:
     changed: int
     """Modification time in nanoseconds since 1970."""
     digest: str | None = None
-    """The file's hash, if the tool that stored the file states it."""
+    """The file's hash, if the tool that stored the file recorded it."""
 
 
 @dataclass(slots=True)
@@ -153,13 +153,13 @@ def is_digest(text: str) -> bool:
 
 
 def is_git_sha1(text: str) -> bool:
-    """Return whether this is git's own hash, which the hub states for small files."""
+    """Return whether this is git's own hash, which the hub provides for small files."""
     return is_digest(text) and len(text) == _GIT
 
 
 def hash_for(digest: str, size: int) -> Hash:
     """Return a hasher that computes the same kind of hash as `digest`, for a file of `size` bytes."""
-    import hashlib  # 2 ms, which listing models does not need
+    import hashlib  # takes 2 ms, and listing models does not need it
 
     if len(digest) != _GIT:
         return hashlib.sha256()

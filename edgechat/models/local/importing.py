@@ -2,8 +2,8 @@
 
 Files are cloned if the file system supports that, otherwise hard-linked, and copied as a last resort. A split
 model or an MLX folder is imported completely or not at all, and nothing is ever overwritten. The model's
-projector is imported with it. If a model was split by bytes, the parts are joined. If a file also contains a
-vision tower, only the text model is copied.
+projector is imported with it. If a model was cut at arbitrary bytes, the parts are joined. If a file also
+contains a vision tower, only the text model is copied.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def import_model(
 def _import_parts(
     path: Path, parts: ByteParts, *, name: str | None, move: bool, on_progress: Callable[[int, int], None]
 ) -> ImportedModel:
-    """Join the parts of a model that was split by bytes. move: whether to remove the parts afterwards."""
+    """Join the parts of a model that was cut at arbitrary bytes. move: whether to remove them afterwards."""
     size = check_parts(path, parts)
     folder = locations.own_folder()
     target = folder / _file_name(Path(parts.whole), name)
@@ -184,7 +184,7 @@ class _NewProjector(NamedTuple):
 
 
 def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProjector | None:
-    """Return a model's projector and its target, or None if there is none or it has already been imported.
+    """Return a model's projector and its target, or None if there is no projector left to import.
 
     The target is named after the model without its quantization, so that all quantizations can share it.
     """
@@ -302,7 +302,7 @@ def _hard_linked(source: Path, target: Path) -> bool:
 
 
 def _cloned(source: Path, target: Path) -> bool:
-    """Clone a file copy-on-write, as btrfs, XFS and bcachefs can. Return False if that is impossible."""
+    """Clone a file copy-on-write (supported by btrfs, XFS and bcachefs). Return False if impossible."""
     if sys.platform != "linux":
         return False
     import fcntl

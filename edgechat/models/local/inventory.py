@@ -160,8 +160,8 @@ def _entry_of(
 ) -> tuple[CatalogueEntry | None, str | None]:
     """Return a model's catalogue entry and its quantization.
 
-    The file's name must match and, in the hub's cache, so must the repository. beginnings: the start of each
-    entry's file name.
+    The file's name must match and, in the hub's cache, so must the repository. beginnings: for each entry,
+    the part of the file name that all quantizations share.
     """
     if model.place is Place.OLLAMA:
         return None, None

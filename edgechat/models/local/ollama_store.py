@@ -1,4 +1,4 @@
-"""Ollama's models: manifests stored by name, blobs stored by hash, and layers other than the weights.
+"""Ollama's models: manifests stored by name, and layers stored by hash (the weights and others).
 
     manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
                                                       a symlink to a blob, or the file itself
@@ -71,11 +71,11 @@ class OllamaModel:
     projector: ModelPartFile | None
     """Projector that encodes images or audio for the model."""
     layers: OllamaLayers
-    """The other layers. Two tags for the same file with different layers count as different models."""
+    """All other layers. Two tags for the same file with different layers count as different models."""
 
 
 class _ModelLayers(NamedTuple):
-    """A manifest's layers: the SHA-256 hashes of the model and its projector, and the paths of the others."""
+    """A manifest's layers: SHA-256 hashes of the model and its projector, and paths of the other layers."""
 
     model: str
     projector: str | None
@@ -153,7 +153,7 @@ def _short(host: str, namespace: str, model: str) -> str:
 
 
 def _layers(path: Path, root: Path, note: Note) -> _ModelLayers | None:
-    """Return the layers in a manifest, or None unless it names exactly one model."""
+    """Return the layers in a manifest, or None unless it lists exactly one model."""
     manifest = _read(path, note)
     if manifest is None:
         return None

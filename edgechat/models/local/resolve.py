@@ -87,7 +87,7 @@ def local_models(name: str) -> list[LocalModel]:
 
 
 def find_models(name: str) -> list[LocalModel]:
-    """Return the models that a name or path refers to, even outside the known locations.
+    """Return the models that a name or path refers to, including files outside the known locations.
 
     Raises ModelNotFound or ModelFileError if there are none.
     """

@@ -67,7 +67,7 @@ class FoundModel:
     tags: tuple[str, ...] = ()
     """The model's names in Ollama."""
     layers: OllamaLayers | None = None
-    """The other layers that Ollama has for it."""
+    """The model's other layers in Ollama's store."""
     format: Format = "gguf"
     projector: ModelPartFile | None = None
     """Projector that encodes images or audio for the model. Several models may share it."""
@@ -93,7 +93,7 @@ class FoundModel:
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     """Yield all models on this machine: ours first, then the hub's cache, then those of other tools."""
     guide = file_at(paths.shipped(_GUIDE))
-    if guide is not None:  # its draft is part of it: not listed, and known only to found_at()
+    if guide is not None:  # its draft is part of it, so it is not listed; only found_at() returns it
         yield FoundModel(Place.SHIPPED, "guide", (guide,))
     with contextlib.suppress(FolderError):  # reported when our folder is needed
         yield from _named_files(Place.OWN, locations.own_folder(), 2, skipped)
@@ -114,7 +114,7 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
 
 
 def found_at(path: Path) -> FoundModel | None:
-    """Return the model at a path, or None. It may be a file, a shard or an MLX folder, anywhere on disk."""
+    """Return the model at a path, or None. The path can be a file, shard or MLX folder anywhere on disk."""
     if os.path.isdir(path):
         return _in_folder(path)
     file = file_at(path)
@@ -305,7 +305,7 @@ def _usable_choices(
 
 
 def _mlx_quant(path: Path) -> str | None:
-    """Return the quantization in a config.json, or None if it is not that of an MLX language model."""
+    """Return the quantization in a config.json, or None if it does not describe an MLX language model."""
     try:
         config = read_config(path)
         return config.quant if is_language_model(config) else None
@@ -330,7 +330,7 @@ def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
     This takes a few milliseconds. The file's name, location and timestamp do not matter. A fine-tune has a
     different fingerprint unless it changed so few weights that none of them is in a sample. Raises OSError.
     """
-    from hashlib import blake2b  # 2 ms, which listing models does not need
+    from hashlib import blake2b  # takes 2 ms, and listing models does not need it
 
     model = found_at(Path(model_path))
     if model is None:

@@ -53,7 +53,7 @@ class ModelUse(msgspec.Struct, frozen=True):
 
 def note_use(path: str) -> None:
     """Record that this process has loaded the model. Errors are ignored."""
-    import hashlib  # 2 ms, which listing models does not need
+    import hashlib  # takes 2 ms, and listing models does not need it
 
     real = os.path.realpath(path)
     with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
@@ -101,7 +101,7 @@ class Verification:
     """The result of a verification."""
 
     hashed: bool
-    """Whether all files were compared with known hashes, instead of checking only headers and sizes."""
+    """Whether all files were compared with known hashes. If False, only headers and sizes were checked."""
     damage: str = ""
     """What is wrong; empty if the model is intact."""
 
@@ -168,7 +168,7 @@ def single_model(name: str) -> LocalModel:
 def removal(model: LocalModel, derived: Sequence[Path] = ()) -> Removal:
     """Prepare the removal of a model without removing anything yet. Raises NotRemovable.
 
-    derived: files that edgechat created from the model, which are to be removed with it.
+    derived: files that edgechat created from the model, to be removed along with it.
     """
     if model.place not in (Place.OWN, Place.HUB):
         raise _not_ours(model)

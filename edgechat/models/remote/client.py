@@ -110,7 +110,7 @@ class RemoteClient:
         )
 
     def said(self, text: str, limit: int = 300) -> str:
-        """Format text from the server for users: one line, without the key in case the server repeats it."""
+        """Format text from the server for users: one line, without the key if the server repeats it."""
         if self._secret:
             text = text.replace(self._secret, "…")
         return one_line(text, limit)
@@ -314,7 +314,7 @@ async def _beginning(response: httpx2.Response) -> bytes:
 
 
 def _message(body: bytes) -> tuple[str, str]:
-    """Return an error's message and code, in any format that known servers use; '' for what is missing."""
+    """Return an error's message and code, in any format that known servers use; '' for either if missing."""
     try:
         said = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -33,7 +33,7 @@ _OWNERS: Mapping[str, RemoteKind] = {
     "organization_owner": "lmstudio",
 }
 _ROUTER = "local"
-"""Owner given by SGLang's router in its list of models."""
+"""Value of `owned_by` in the list of models from SGLang's router."""
 _SIGNS: tuple[tuple[RemoteKind, str, str], ...] = (
     ("lmstudio", "/api/v0/models", "data"),
     ("tgi", "/info", "max_total_tokens"),

@@ -172,7 +172,7 @@ _PERIOD_WITHOUT_LIST = {
 _DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
-"""Every nth layer has attention and the others are recurrent, unless the config states another interval."""
+"""Every nth layer has attention and the others are recurrent, unless the config says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def layers_of(config: Config) -> LayerKinds:
 
 
 def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
-    """Yield the sizes that describe a recurrent state, under llama.cpp's names."""
+    """Yield the sizes that describe a recurrent state, using llama.cpp's names."""
     if config.number("conv_L_cache") is not None:  # LFM2
         yield "shortconv.l_cache", config.require("conv_L_cache")
     heads = config.number("linear_num_value_heads")

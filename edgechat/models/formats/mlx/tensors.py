@@ -157,8 +157,8 @@ def _bits_and_groups(
 ) -> Iterator[tuple[int, int]]:
     """Yield possible bit widths and group sizes for a matrix, starting with those in the config.
 
-    Shapes only give the product of the two. mlx-lm also uses the product to recognize layers with other bit
-    widths.
+    The shapes determine only the product of the two. mlx-lm also uses the product to recognize layers with
+    other bit widths.
     """
     default = quantization or {}
     own_settings = default.get(base)
