@@ -101,7 +101,7 @@ _MAPPED = "_Mapped"
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """The combined contents of all buffers of one type, in bytes."""
+    """All buffers of one type taken together. Sizes are in bytes."""
 
     name: str
     """llama.cpp's name for the buffer type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
