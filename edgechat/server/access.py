@@ -97,7 +97,7 @@ class AccessPolicy:
             raise Refusal(f"The header {headers.repeated!r} was sent twice.", code="repeated_header")
         is_chunked = bool(headers.get("transfer-encoding"))
         if is_chunked and (headers.get("content-length") or scope["http_version"] < "1.1"):
-            # A proxy may have seen the body end elsewhere (RFC 9112, 6.1), with another request after it.
+            # A proxy may disagree about where the body ends (RFC 9112, 6.1), so requests could bypass it.
             raise Refusal(
                 "The length of the body is ambiguous, or not supported by HTTP/1.0: send either "
                 "Content-Length or Transfer-Encoding.",
@@ -271,7 +271,7 @@ def _checked(text: str, what: str, hint: str) -> str:
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499
-"""Status to log if the client disconnects before the response starts, as nginx does."""
+"""Status to log if the client disconnects before the response starts; nginx uses the same one."""
 _OTHER = "other"
 """Metrics label for all unknown paths, so that text from clients never becomes a label."""
 

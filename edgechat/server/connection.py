@@ -1,8 +1,8 @@
 """HTTP connection with limits on slow senders, tiny chunks, pipelined data and slow readers.
 
 uvicorn lacks these limits. They must apply before an ASGI app sees a request, so they build on its private
-H11Protocol. tests/server/test_connection.py lists the versions that work, and checks every attribute used
-here.
+H11Protocol. tests/server/test_connection.py lists the supported versions of uvicorn, and checks every
+attribute used here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNREAD_SECONDS = 20.0
 """How many seconds a client may go without reading its response."""
 MOST_CONNECTIONS = 512
 _STRANGERS = 8
-"""When connections must be evicted, clients without the key may keep one connection in this many."""
+"""Once clients without the key hold more than one in this many connections, theirs are evicted first."""
 HEADER_BYTES = 64 * 1024
 MOST_HEADERS = 100
 _FREE_CHUNKS = 256
@@ -47,7 +47,7 @@ class Connection(H11Protocol):
         super().__init__(*args, **options)
         self.conn: _Requests = _Requests()
         self._since = self.loop.time()
-        """When the current state started: sending a head, sending a body, or idle between requests."""
+        """When the current state began: sending a head, sending a body, or idle between requests."""
         self._ahead = bytearray()
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None

@@ -173,7 +173,7 @@ class RequestDocuments:
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the document libraries. Changed files that have not been read are read on the next query."""
+        """Close the document libraries. Changed files that are still unread are read on the next query."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -227,7 +227,7 @@ class RequestDocuments:
         await asyncio.wait(list(map(self._refresh, asked.names)), timeout=REFRESH_SECONDS)
 
     async def find(self, asked: AskedDocuments, served: ServedModel, request: ChatRequest) -> list[Given]:
-        """Return the passages that help answer a chat, as many as the context can hold. Raises Refusal."""
+        """Return passages that help answer a chat, as many as fit in the context. Raises Refusal."""
         question = question_in(request, asked.param)
         context = served.model.context or served.plan.context
         room = room_beside(served.plan, context, _tokens_in(request), request.max_tokens)

@@ -2,7 +2,7 @@
 
 In a decoded message, a MARK in the text stands for each SentMedia. `RequestMedia` stores the media in files
 while the request runs. It retains the files for some time, because clients send the same media again with
-every turn. Whether the model can see or hear them is not known until it is loaded.
+every turn. Whether the model can see or hear is not known until it is loaded.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ _THREADS = 4
 _PIECE = 1 << 20
 """Number of base64 characters to decode at a time. Decoding that many takes a few milliseconds."""
 _STAND_IN = "\N{REPLACEMENT CHARACTER}"
-"""Replaces PLACE in text from clients, because PLACE would make the images appear in the wrong places."""
+"""Replaces PLACE in text from clients, where it would be mistaken for the place of an image."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -264,7 +264,7 @@ class RequestMedia:
         finally:
             if storing.done():
                 held.close()
-            else:  # after a cancellation, its thread keeps running for a while
+            else:  # after a cancellation, the thread keeps running for a while
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:

@@ -123,7 +123,7 @@ class Server(uvicorn.Server):
         before = {
             number: signal.signal(number, self.handle_exit)
             for number in numbers
-            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup does with SIGHUP
+            if signal.getsignal(number) is not signal.SIG_IGN  # such as SIGHUP under nohup
         }
         try:
             yield

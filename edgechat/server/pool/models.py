@@ -41,7 +41,7 @@ _PLACES = 4
 _RECENT_SECONDS = 60.0
 """Window for measuring how often requests end, in seconds."""
 _UNKNOWN = 5
-"""Wait time in seconds to report if that rate is unknown."""
+"""Wait time in seconds to report if too few requests ended recently to estimate it."""
 _LONGEST = 120
 
 
@@ -99,7 +99,7 @@ class ModelSlot:
         self.in_background = 0
         """Number of places taken by background requests."""
         self.held = 0
-        """Number of requests that hold the engine, which prevents it from being unloaded."""
+        """Number of requests that are using the engine. It cannot be unloaded while there are any."""
         self.claimed = False
         """Whether the model must make room for another. If so, new requests do not reach the engine."""
         self.leaving = False

@@ -80,7 +80,10 @@ class Pool:
         return [self._as_loaded(card) for card in self._available.cards()]
 
     def card(self, name: str) -> ModelCard:
-        """Describe a model, given any name that clients may use. Reads from disk. Raises ModelNotFound."""
+        """Describe a model, given any of the names by which clients can request it.
+
+        Reads from disk. Raises ModelNotFound.
+        """
         return self._as_loaded(self._available.card(self._available.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
@@ -268,8 +271,8 @@ def real_pool(
     """Return the pool for a server. Reads from disk.
 
     default: name or path of the model for requests that do not name one. request: planning options for every
-    model. Its draft, `anyway` and runtime quantization apply only to the default model, and its adapters
-    apply to other models only if they fit. Raises ModelNotFound, ModelFileError or SettingsError.
+    model. Its draft, `anyway` and runtime quantization apply only to the default model; its adapters are also
+    applied to any other model that they fit. Raises ModelNotFound, ModelFileError or SettingsError.
     """
     user_settings = settings.load()
     available = AvailableModels(default)

@@ -116,7 +116,7 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of a search by the client. The model reads its title and source, too."""
+    """A result of a search run by the client. The model reads its title and source, too."""
 
     type: Literal["search_result"]
     source: str
@@ -200,7 +200,7 @@ _READ_AS_TEXT: dict[str, type[DocumentBlock | SearchResultBlock | CompactionBloc
     "compaction": CompactionBlock,
 }
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""Start of a block in which Claude Code sends a request id, which would defeat the prefix cache."""
+"""Prefix of a block in which Claude Code sends a request id, which would defeat the prefix cache."""
 
 
 def messages_of(

@@ -117,7 +117,7 @@ class MessagesAnswers(Answers):
         return msgspec.json.encode(self._message())
 
     def waiting(self) -> bytes:
-        """Return a ping: clients with a timeout for silence reset it only when they receive an event."""
+        """Return a ping: only an event resets the timeout that some clients have for silent streams."""
         return _event("ping")
 
     def failure(self, refusal: Refusal) -> bytes:

@@ -295,8 +295,8 @@ def thinking_of(
     """Return whether a model thinks, and for how long. Either is None if the request cannot control it.
 
     think, effort: from the request. default: the setting for models that can turn thinking on and off.
-    insists: pass `think` on even to models that cannot, so that the engine refuses the request. Not set for
-    agents, which send `think` to every model.
+    insists: if the model cannot do so, pass `think` on anyway, so that the engine refuses the request. False
+    for agents, which send `think` to every model.
     """
     told = _EFFORTS[effort] if effort is not None and model.has_effort else None
     if think is None and model.can_switch_thinking:

@@ -30,7 +30,7 @@ class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model can read and write, using the terms in OpenRouter's list, which many clients know."""
+    """What a model can read and write, in the terms of OpenRouter's list, which many clients know."""
 
     input_modalities: list[Literal["text", "image", "audio"]]
     output_modalities: list[Literal["text"]]
@@ -88,8 +88,8 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     models: Annotated[list[Any], Meta(max_length=0)] | UnsetType = UNSET
     """Model metadata for Codex, which rejects a list without this field. Always empty.
 
-    An entry would need a system prompt to replace Codex's own: Codex (0.149 and later) rejects a list in
-    which one is missing, and sends no system prompt if it is empty.
+    An entry would need a system prompt to replace Codex's own: Codex (0.149 and later) rejects a list with an
+    entry that lacks one, and sends no system prompt if it is empty.
     """
 
     @classmethod
@@ -251,7 +251,7 @@ class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TagList(msgspec.Struct, frozen=True):
-    """The models on this machine, or those that are loaded."""
+    """The models on this machine, or only the loaded ones."""
 
     models: list[TaggedModel]
 

@@ -511,7 +511,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
         return (("max_tokens",) if len(limits) > 1 else ()) + super().overruled
 
     def _choice(self) -> str | NamedTool | NamedFunction | None:
-        """Return the tool choice, from its current field or its older one."""
+        """Return the tool choice, from the current field or the older one."""
         if isinstance(self.tool_choice, AllowedChoice):
             return self.tool_choice.allowed_tools.mode
         return self.tool_choice if self.functions is None else self.function_call

@@ -116,7 +116,7 @@ class ResponseAnswers(Answers):
         return self._event(response.status, response=response)
 
     def waiting(self) -> bytes:
-        """Return an event: clients with a timeout for silent streams reset it only when they receive one."""
+        """Return an event: nothing else resets the timeout that some clients have for silent streams."""
         if self._has_begun:
             return self._event("in_progress", response=self._response("in_progress"))
         self._has_begun = True

@@ -327,7 +327,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _mode(mode: str | None, box: Toolbox) -> str:
-        """Return whether a call is required. Not if a search is the only tool, since the server runs it."""
+        """Return whether a call is required. It is not if search, run by the server, is the only tool."""
         return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:
