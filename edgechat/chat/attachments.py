@@ -190,7 +190,7 @@ def path_exists(path: str, *, or_folder: bool = False) -> bool:
 _LONG_LINES, _LONG_TEXT = 15, 2000
 _PATH_LENGTH = 4096
 _PATH = re.compile(r"""file://|['"]?(/|~|[A-Za-z]:[\\/]|\\\\)""")
-"""The start of a path, which may be a Windows path or quoted."""
+"""Matches the start of a path, which may be quoted, or a Windows path."""
 
 
 def is_long(text: str) -> bool:
@@ -233,10 +233,13 @@ def _path_of(word: str) -> str:
 
 
 BYTES_PER_TOKEN = 3.0
-"""Bytes per token assumed for documents: fewer than in most text, so that they are sure to fit."""
+"""A low estimate of the bytes per token in documents, to make sure that they fit."""
 _ANSWER_TOKENS = 1024
 _PASSAGES_SECONDS, _WHOLE_SECONDS = 15.0, 60.0
-"""Time limits for reading when the speed is predicted. Whole documents get more: they are read only once."""
+"""Time limits for reading passages or whole documents, if the speed is predicted.
+
+Whole documents get more time, because they are read only once.
+"""
 _MOST_TOKENS = 6000
 """Maximum total size of passages; more would confuse the model instead of helping it."""
 
@@ -255,7 +258,7 @@ def passages_in(turns: Iterable[Turn]) -> dict[int, Attachment]:
 
 
 def without_passages(files: Iterable[Attachment]) -> list[Attachment]:
-    """Return the attachments that the user chose, without passages."""
+    """Return the attachments that the user chose, leaving out passages."""
     return [file for file in files if file.source is None]
 
 
@@ -310,7 +313,7 @@ class ChatImages:
         self._library = library
 
     async def find(self, turns: Sequence[Turn], model: ModelInfo | None) -> FindImage:
-        """Return a function that finds the images in turns. If the model cannot see images, it finds none."""
+        """Return a function that finds the images in turns, or none if the model cannot see images."""
         digests = {image.digest for turn in turns for image in turn.all_images}
         if not digests or model is None or not model.sees:
             return lambda _digest: None

@@ -101,12 +101,12 @@ def parse_command(text: str) -> tuple[str, str] | None:
 
 
 def question_text(text: str) -> str:
-    """Return the question in text that is not a command, unescaping a leading `//word` to `/word`."""
+    """Return the question in a text that is not a command; a leading `//word` stands for `/word`."""
     return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 
 def check(name: str, argument: str, front: Front) -> None:
-    """Raise CommandError if a front end lacks the command, or the argument is missing or not allowed."""
+    """Raise CommandError if a front end has no such command, or the argument is missing or not allowed."""
     commands = {command.name: command for command in commands_of(front)}
     as_question = f"//{one_line(f'{name} {argument}'.rstrip(), 60)} sends it as a question."
     if name not in commands:

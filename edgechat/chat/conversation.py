@@ -143,7 +143,7 @@ class Conversation:
         return not self.answering and bool(self.turns) and self.turns[-1].state == "streaming"
 
     async def use_model(self, model: str) -> None:
-        """Record which model answers from now on, and which front end is used. Raises StoreError."""
+        """Record the model for future replies, and the front end in use. Raises StoreError."""
         name = lasting_name(model)
         if (name, self._front) != (self.chat.model, self.chat.front):
             await self._update_chat(model=name, front=self._front)
@@ -162,7 +162,7 @@ class Conversation:
         return first is not None and self.chat.title == title_of(first.content, first.attached)
 
     async def retitle(self, title: str) -> bool:
-        """Replace the title if it is still the one derived from the first question; return whether it was.
+        """Replace the title that was derived from the first question. Return False if it has changed since.
 
         Raises StoreError.
         """
@@ -233,7 +233,7 @@ class Conversation:
         """Save a new version of a question, and end `turns` with it; the old branch stays in the store.
 
         attachments, images: None keeps those of the old version. Raises StoreError, ChatNotFound, and
-        ChatBusy, which also covers another program writing at the end of `turns`.
+        ChatBusy (also if another program is writing at the end of `turns`).
         """
         self._check_free()
         self.put_back()
@@ -261,11 +261,11 @@ class Conversation:
         return (ids.index(turn_id), len(ids)) if ids else (0, 1)
 
     def versions(self, turn_id: str) -> Sequence[Turn]:
-        """Return the versions that `branches` counts."""
+        """Return all versions of a turn, in the order used by `branches`."""
         return self._tree.siblings(turn_id)
 
     async def switch(self, turn_id: str, to: int) -> None:
-        """Show the latest branch through another version of a turn, now and whenever the chat is reopened.
+        """Show the latest branch that contains version `to` of a turn, now and whenever the chat is reopened.
 
         Raises StoreError, ChatBusy, and ValueError if there is no version `to`.
         """
@@ -276,7 +276,7 @@ class Conversation:
         await self._show_line(siblings[to].id)
 
     async def go_to(self, turn_id: str) -> None:
-        """Show the latest branch through a turn not in `turns`, now and whenever the chat is reopened.
+        """Show the latest branch that contains a turn not in `turns`, now and whenever the chat is reopened.
 
         Raises StoreError, ChatNotFound if there is no such turn, and ChatBusy if a reply is being generated.
         """
@@ -317,14 +317,14 @@ class Conversation:
         access: ToolAccess | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> AsyncGenerator[ReplyEvent, None]:
-        """Stream the reply to the question at the end of `turns`, appending it there, complete or not.
+        """Stream the reply to the question at the end of `turns`, and append it, even if incomplete.
 
         A reply that ended early (`Turn.is_cut`) is continued in the same turn. Its existing text is kept, and
         it stays unchanged if nothing is added. access: the tools that the reply can call; None for no tools.
 
         Raises StoreError and, once the text so far is saved, any error from the engine. On PromptTooLong, the
-        question is taken back, unless it was answered before. Callers that might stop early must close the
-        generator (`contextlib.aclosing`).
+        question is taken back, unless it already has another reply. Callers that might stop early must close
+        the generator (`contextlib.aclosing`).
         """
         last = self.turns[-1] if self.turns else None
         if self.answering or last is None or not (last.role == "user" or last.is_cut):

@@ -38,7 +38,7 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
     overflow: Overflow | None = None
     tools: tuple[str, ...] | None = None
     adapters: tuple[str, ...] | None = None
-    """LoRA adapters, as FILE or NAME:SCALE, which are also in the plan; () for none."""
+    """LoRA adapters, as FILE or NAME:SCALE; () for none. The plan contains them, too."""
     documents: tuple[str, ...] | None = None
     """Names of document collections to search."""
 

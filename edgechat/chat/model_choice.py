@@ -74,7 +74,7 @@ async def remember(store: Store, model: str) -> None:
 
 
 def lasting_name(model: str) -> str:
-    """Return a model name that works from any folder: files get their absolute path."""
+    """Return a model name that works from any folder: a file's path is made absolute."""
     return os.path.abspath(model) if os.path.isfile(model) else model
 
 

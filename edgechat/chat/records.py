@@ -51,7 +51,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         """Combine these figures, which cover the beginning of a reply, with those for the rest of it."""
         usage, timings = rest.usage, None
         if self.usage is not None and usage is not None:
-            n = self.usage.completion_tokens  # these were part of the second prompt
+            n = self.usage.completion_tokens  # these tokens were part of the second prompt
             usage = msgspec.structs.replace(
                 usage,
                 prompt_tokens=max(0, usage.prompt_tokens - n),
@@ -224,7 +224,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The name of the last model that answered."""
     date: str
-    """The date the chat was started (ISO); the template shows this date in later turns too."""
+    """The ISO date on which the chat was started; the template still shows this date in later turns."""
     created_at: float
     updated_at: float
     front: Front = "app"
@@ -233,7 +233,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """Selects the branch to show: the latest one through this turn. None: the latest branch overall."""
+    """Selects the branch to show: the latest one that contains this turn. None: the latest branch overall."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
 
@@ -272,4 +272,4 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     """The shortest unique prefix of its id, at least eight characters long."""
     n_messages: int
-    """Number of questions and replies, counting all versions of one as a single message."""
+    """Number of questions and replies, counting all versions of each as one."""

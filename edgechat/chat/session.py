@@ -131,7 +131,7 @@ class ChatSession:
     ) -> None:
         """model: the one named on the command line; if None, `choose_model` chooses one.
 
-        keep: save text and KV states to disk. needs_store: fail if the store cannot be written, because a
+        keep: save text and KV states to disk. needs_store: fail if the store cannot be written to, because a
         stored conversation is being continued. prewarm: compute in advance for the next question.
         """
         self.model = model
@@ -158,7 +158,7 @@ class ChatSession:
         self._closed = False
 
     async def store(self) -> Store:
-        """Return the store, in memory if its file cannot be written. Raises StoreError and FolderError."""
+        """Return the store, in memory if its file cannot be written to. Raises StoreError and FolderError."""
         async with self._opening:
             if self._store is None:
                 self._store = await self._open_store()
@@ -367,7 +367,7 @@ class ChatSession:
         return ToolAccess(tools=found, permission=permission, rounds=self.settings.tool_rounds)
 
     async def suggest_title(self, conversation: Conversation) -> str:
-        """Ask the loaded model for a title while it has nothing else to compute. Returns '' if it gives none.
+        """Ask the loaded model for a title while it is idle. Returns '' if the answer contains no title.
 
         Cancelling this cancels the request. Raises EdgechatError.
         """

@@ -110,9 +110,9 @@ class Tree:
 def left_out(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns of a branch that were left out of the prompt for its last complete reply.
 
-    The engine reports how many exchanges were dropped. Whether the first one was kept is derived from the
-    token counts for its reply, whereas `engine.prompt.window` counts its messages. The result may be wrong if
-    the count is within a few tokens of a quarter of the context.
+    The engine reports how many exchanges were dropped. Whether the first exchange was kept is derived from
+    the token counts for its reply, whereas `engine.prompt.window` counts the exchange's messages. The result
+    may be wrong if the count is within a few tokens of a quarter of the context.
     """
     replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]
     if not replies or not replies[-1][1].dropped_turns:

@@ -138,7 +138,7 @@ async def _detokenize(exchange: Exchange, services: Services, body: DetokenizeBo
 
 
 Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
-"""The model, the chat, and the documents in which to look for passages."""
+"""The model, the chat, and the documents to search for passages."""
 
 
 def _counted(body: CountBody, _think: bool | None) -> Counted:
@@ -151,7 +151,7 @@ async def _count(exchange: Exchange, services: Services, counted: Counted) -> To
 
 B = TypeVar("B", bound=InputBody)
 References = dict[str, str]
-"""The ids of the stored items that an input refers to, keyed by the path of each reference: 'input[0]'."""
+"""The ids of the stored items that an input refers to, keyed by the path of the reference ('input[0]')."""
 
 
 def _with_references(body: B, _think: bool | None) -> tuple[B, References]:
@@ -529,7 +529,7 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    # One route per path, so that the response to a wrong method lists all the right ones.
+    # One route per path, so that the response to an unsupported method lists all supported ones.
     routes = [
         Route(path, _Endpoint(operations, services), methods=list(operations))
         for path, operations in by_path.items()

@@ -44,7 +44,7 @@ _MOST_WAITING = 16
 _PASSAGES_BYTES = 12_000
 """Maximum size of the results of one search, in bytes."""
 _MOST_LISTED = 500
-"""Collections with more files can be searched, and their files read by URI, but the files are not listed."""
+"""Maximum number of files in a list. Files in larger collections can only be searched, or read by URI."""
 _MOST_NUMBERED = 10_000
 """Maximum number of passages whose citation numbers are stored. At the limit, all numbers are discarded."""
 _MOST_LETTERS = 1 << 20

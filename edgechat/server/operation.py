@@ -60,7 +60,7 @@ class Services:
     strict: bool = False
     """Whether to refuse fields that have no effect."""
     store: ResponseStore | None = None
-    """Where to store responses; None to not store them."""
+    """Where to store responses; None if they are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Operation:
     _: KW_ONLY
     body: type[msgspec.Struct] | None = None
     make: Callable[[Any, bool | None], Any] | None = None
-    """Converts the body and `Services.think` into the argument for `run`. Large bodies use a thread."""
+    """Converts the body and `Services.think` into the argument for `run`, in a thread for large bodies."""
     query: type[msgspec.Struct] | None = None
     stream: str = ""
     """Describes the data in one event (or line), if the answer can be streamed."""
@@ -264,7 +264,7 @@ async def _follow(
 
 
 class _Stream:
-    """Sends a stream. It starts with the first word, so that earlier errors get their own HTTP status."""
+    """Sends a stream. Nothing is sent before the first word: earlier errors get their own HTTP status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange
@@ -333,8 +333,8 @@ def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
     is read again.
 
     Requests with the same system prompt and tools count as one conversation, whose latest state is saved.
-    Requests without tools get an id from the second question on, and count as one conversation if they have
-    the same system prompt and first question. Different LoRA adapters mean different conversations.
+    Requests without tools get an id once they contain an earlier answer, and count as one conversation if
+    they have the same system prompt and first question. Different LoRA adapters mean different conversations.
     """
     if request.text is not None or request.chat is not None:
         return request

@@ -35,7 +35,7 @@ class KnownServer:
     """A server or group of tools that can be chosen for a chat, listed without starting it."""
 
     name: str
-    """The name by which to choose it; 'files' and 'documents' take an argument: `files:FOLDER`,
+    """The name used to choose it; 'files' and 'documents' take an argument: `files:FOLDER`,
     `documents:NAME`.
     """
     about: str
@@ -234,7 +234,7 @@ def _too_late(tool: ToolSpec, seconds: float) -> ToolError:
 
 def _cut(result: ToolResult, most: int) -> ToolResult:
     """Return a result whose text is inert and has at most `most` characters."""
-    text = inert(result.text[: 4 * MAX_RESULT])  # this may be much shorter
+    text = inert(result.text[: 4 * MAX_RESULT])  # inert text may be much shorter
     left_out = len(result.text) - min(len(result.text), 4 * MAX_RESULT)
     if not left_out and len(text) <= most:
         return replace(result, text=text)

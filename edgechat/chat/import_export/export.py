@@ -45,7 +45,7 @@ _ENDINGS = {
 def to_markdown(conversation: Conversation, links: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the branch being shown as Markdown, without control characters.
 
-    links: image paths by digest; an image without one becomes a line of text.
+    links: image paths, keyed by digest; an image without a path is replaced by a line of text.
     """
     return printable("\n\n".join(_paragraphs(conversation, links))) + "\n"
 
@@ -84,7 +84,7 @@ def _exported(turn: Turn, conversation: Conversation) -> ExportedTurn:
 
 
 def _without_path(file: Attachment) -> Attachment:
-    """Reduce the path of a passage's document to its name, since the location is private."""
+    """Reduce the path of a passage's document to its file name, since the location is private."""
     if file.source is None:
         return file
     source = msgspec.structs.replace(file.source, path=Path(file.source.path).name)
@@ -142,7 +142,7 @@ def _image(image: AttachedImage, links: Mapping[str, str]) -> str:
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)
-"""What accessing a file can raise: RuntimeError for an unknown ~user, ValueError for a NUL character."""
+"""Errors when accessing a file: RuntimeError for an unknown ~user, ValueError for a NUL character."""
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:
@@ -159,7 +159,7 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def target(name: str, title: str, ending: str = ".md") -> Path:
-    """Return the path for a `name` typed by the user; for a folder, that is a new file named after the title.
+    """Return the path to write to, given a typed `name`; in a folder, the file is named after the title.
 
     ~ is the home folder; '' is the current folder. Raises NotWritten.
     """

@@ -1,4 +1,4 @@
-"""Import: conversations from files, in the JSON of `export.to_json` or as OpenAI API messages.
+"""Import: conversations from files, in the JSON format of `export.to_json` or as OpenAI API messages.
 
 Files are untrusted: size, depth and counts are bounded. Everything gets a new id, so importing a file twice
 creates two conversations.
@@ -55,7 +55,7 @@ _MOST_PASSAGES = 10_000
 _MOST_USES = 1000
 """Maximum number of tool calls in a reply."""
 _LARGEST = 1 << 20
-"""Maximum width or height of an image, in pixels, when only the imported file states them."""
+"""Maximum width or height of an image, in pixels, if its size is only known from the imported file."""
 _KNOWN = (
     'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
 )
@@ -286,7 +286,7 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
     values |= {
         "id": ids[turn.id],
         "parent_id": ids[turn.parent_id] if turn.parent_id is not None else None,
-        # No program is still writing it.
+        # No program is writing it anymore.
         "state": "interrupted" if turn.state == "streaming" else turn.state,
         "created_at": _past(turn.created_at),
         "images": tuple(map(_image, turn.images)),
@@ -369,7 +369,7 @@ def _is_result(message: Any) -> bool:
 def _add_results(turns: list[ExportedTurn], messages: Iterable[tuple[int, dict[str, Any]]]) -> None:
     """Attach the results in tool messages to their calls.
 
-    A result that names no call goes to the first unanswered one.
+    A result that does not name a call is attached to the first unanswered one.
     """
     part = turns[-1].rounds[-1] if turns and turns[-1].rounds and not turns[-1].content else None
     uses = list(part.uses) if part is not None else []

@@ -200,7 +200,7 @@ def tool_name(tool: ToolSpec) -> str:
 
 
 def told_in_words(model: str) -> str:
-    """Return the note for a model that has tools but whose chat template does not support them."""
+    """Return the note for a model that is given tools although its chat template does not support them."""
     name = one_line(model, _LONGEST_NAME)
     return f"The chat template of {name} has no tools: it is told about them in words, and may ignore them."
 

@@ -78,7 +78,7 @@ class ReplySaver:
         self.begun = True
         adding = asyncio.create_task(self._add())
         cancellation: asyncio.CancelledError | None = None
-        # Do not cancel it as well: the store would drop a queued write, leaving the reply without a row.
+        # Do not cancel `adding`: the store would drop a queued write, leaving the reply without a row.
         while not adding.done():
             try:
                 await asyncio.wait([adding])
@@ -213,7 +213,7 @@ class ReplySaver:
                 await self._store.update_turn(self.turn)
                 self.save_error = None
             except StoreError as exc:
-                # Try again: a lock or a full disk may be temporary. If it is not, `end` raises this too.
+                # Try again: a lock or a full disk may be temporary. If it persists, `end` raises the error.
                 self.save_error = exc
                 self._changed.set()
             await asyncio.sleep(FLUSH_SECONDS)

@@ -29,7 +29,7 @@ class Database:
     async def _connect(self, busy_ms: int, *, copied: Path | None = None) -> None:
         """Open or create the file. Raises StoreError; a file that cannot be read is left unchanged.
 
-        copied: a file that cannot be written; an in-memory copy of it is opened instead.
+        copied: a file that cannot be written to; an in-memory copy of it is opened instead.
         """
         if copied is not None:
             self._db = await self._on_thread(lambda: copy_in_memory(copied, busy_ms=busy_ms))

@@ -1,6 +1,7 @@
 """The schema, as a sequence of migrations.
 
-`PRAGMA user_version` stores how many were applied to a file. Never edit a released migration; append another.
+`PRAGMA user_version` is the number that have been applied to a file. Never edit a released migration; append
+another.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ CREATE TRIGGER turn_was_deleted AFTER DELETE ON turns
     END;
 """
 
-# A row belongs either to a chat, with which it is deleted, or to a program's new conversation, which is not
+# A row belongs either to a chat, and is deleted with it, or to a program's new conversation, which is not
 # stored yet.
 _UNSENT = """
 CREATE TABLE unsent (
@@ -160,7 +161,7 @@ CREATE INDEX turn_images_by_digest ON turn_images (digest);
 
 
 def _indexed(row: str) -> str:
-    """Return an SQL expression for everything in a turn that is indexed besides its content.
+    """Return an SQL expression for all indexed parts of a turn except its content.
 
     For turns without calls, it yields the same text as `_SEARCH` does, because removing text from the index
     requires exactly the text that was inserted.

@@ -15,7 +15,7 @@ DAYS = 30
 """Number of days for which a response is kept after it was stored or last continued."""
 MOST_RESPONSES, MOST_BYTES = 1000, 64 * 2**20
 CHAIN_ITEMS, CHAIN_BYTES = 8192, 8 * 2**20
-"""Limits on items that a request refers to without sending them; the same as for items that it does send."""
+"""Limits on items that a request only refers to; the same limits apply to items that it contains."""
 
 _CHAIN = """WITH RECURSIVE chain (id, previous_id, n) AS (
     SELECT id, previous_id, 1 FROM responses WHERE id = ?
@@ -49,7 +49,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep(db: sqlite3.Connection, response: StoredResponse) -> None:
-    """Store a response, mark those it continues as used, and delete the oldest ones beyond the limits."""
+    """Store a response, mark the ones it continues as used, and delete the oldest ones beyond the limits."""
     now, items = time.time(), (*response.input, *response.output)
     size = len(response.body) + sum(len(one.item) for one in items)
     row = (response.id, response.previous_id, response.model, response.created_at, now, size, response.body)
@@ -151,7 +151,7 @@ def too_long() -> PromptTooLong:
 
 
 def referenced(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, bytes]:
-    """Return the stored items with these ids, keyed by id; of several items with the same id, the latest."""
+    """Return the stored items with these ids, keyed by id. Of several with the same id, use the latest."""
     found = {}
     for item_id in dict.fromkeys(ids):
         row = db.execute(

@@ -73,7 +73,7 @@ def rounds_of(text: str | None) -> tuple[ToolRound, ...]:
 
 
 def owner_of(text: str | None) -> Owner | None:
-    """Parse the owner of a turn, the process that writes it."""
+    """Parse the owner of a turn, the process that is writing it."""
     return _read(text, Owner)
 
 

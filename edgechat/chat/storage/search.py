@@ -29,7 +29,7 @@ _WIDE = re.compile(
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _SIGN = re.compile(r"""[^\w\s\u0300-\u036f"'`‘’“”«».,;:!?¡¿()\[\]{}*…/\\–—-]""")
-"""Symbols that are part of words, as in C++ and C#; others are punctuation."""
+"""Symbols that are part of words, as in C++ and C#; all other symbols are punctuation."""
 _MARKS = "[\u0300-\u036f]*"
 
 
@@ -77,7 +77,7 @@ class SearchWord:
 
     @property
     def like(self) -> str | None:
-        """A LIKE pattern for a literal word, with ~ as the escape character; None for others."""
+        """A LIKE pattern for a literal word, with ~ as the escape character; None for other words."""
         if not self.is_literal:
             return None
         return "%" + re.sub("([%_~])", r"~\1", self.text) + "%"

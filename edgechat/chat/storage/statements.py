@@ -39,9 +39,9 @@ def insert_turn(
 ) -> bool:
     """Append a turn, first inserting the chat that it starts and that chat's system prompt, if given.
 
-    Unless `branch` is set, returns False without writing if the parent of a question already has another
-    question, or if a running program is still writing the parent or a reply to it. Raises StoreError if the
-    chat was deleted.
+    For a question, returns False without writing if another question already follows its parent, or if a
+    running program is still writing the parent or a reply to it; `branch` skips this check. Raises StoreError
+    if the chat was deleted.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -282,7 +282,7 @@ def trashed(db: sqlite3.Connection, before: float) -> list[str]:
 
 
 def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]:
-    """Return the ids of the oldest trashed chats, those for which the trash has no room.
+    """Return the ids of the oldest trashed chats, as many as must be deleted to meet the trash's limits.
 
     The most recently trashed chat is always kept.
     """
@@ -306,7 +306,7 @@ def delete_chats(db: sqlite3.Connection, ids: Sequence[str], *, only_trashed: bo
         db.execute("BEGIN IMMEDIATE")
         deleted = [chat_id for chat_id in ids if _delete(db, chat_id, only_trashed)]
         if deleted:
-            # Otherwise the words would stay in older segments of the index until those happen to be merged.
+            # Otherwise the words would stay in older segments of the index until they happen to be merged.
             db.execute("INSERT INTO said (said) VALUES ('optimize')")
     if deleted:
         truncate_wal(db)

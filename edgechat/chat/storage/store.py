@@ -69,7 +69,7 @@ class Store(Database):
 
     @classmethod
     async def copy(cls, path: Path) -> Store:
-        """Return an in-memory copy of a file that cannot be written. Raises StoreError.
+        """Return an in-memory copy of a file that cannot be written to. Raises StoreError.
 
         Changes to the copy never affect the file or its images.
         """
@@ -80,7 +80,7 @@ class Store(Database):
 
     @classmethod
     async def open_to_read(cls, path: Path) -> Store:
-        """Open the file, or a copy of it if it cannot be written. Raises StoreError."""
+        """Open the file, or a copy if the file cannot be written to. Raises StoreError."""
         try:
             return await cls.open(path)
         except StoreUnwritable:

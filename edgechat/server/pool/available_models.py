@@ -105,7 +105,7 @@ class AvailableModels:
             found = [LocalModel(known.id, known.id, elsewhere, quant=elsewhere.quant)]
         if found:
             return _card(known, found[0], glances(found[:1])[0])
-        return ModelCard(id=known.id, created=_created(time.time()))  # of a remote server or another program
+        return ModelCard(id=known.id, created=_created(time.time()))  # remote, or in another program
 
     def cards(self) -> list[ModelCard]:
         """Describe all models that can be loaded, starting with the default."""

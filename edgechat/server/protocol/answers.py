@@ -95,7 +95,7 @@ class Answer:
         self.thinking_tokens = 0
 
     def take(self, event: RequestEvent) -> Iterator[Change]:
-        """Process an event and yield its changes. Raises Refusal if the server cut the answer short."""
+        """Process an event and yield the changes it makes. Raises Refusal if the server stopped early."""
         match event:
             case Delta(text=text, thinking=thinking, chances=chances):
                 if thinking:
@@ -188,8 +188,8 @@ class Answers(ABC):
     ) -> None:
         """asked: the request, without the parts that depend on the model.
 
-        think: the default from the settings. effort: how long to think, if the request says how long. lora:
-        the adapters that the request lists, if any.
+        think: the default from the settings. effort: how long to think, if the request specifies it. lora:
+        the adapters listed in the request, if any.
         """
         self.requested_model = model or ""
         """The model's name as given in the request."""

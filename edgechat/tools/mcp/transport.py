@@ -51,8 +51,8 @@ async def server_process(
     """Start a server and yield the streams for the SDK. Raises OSError.
 
     log: a file descriptor for the server's stderr, which is closed here. on_start: called with the server's
-    process id. on_misuse: called with the reason if the server must be stopped. On exit, its input is closed,
-    and it has GRACE_SECONDS to end.
+    process id. on_misuse: called with the reason if the server must be stopped. On exit, the server's input
+    is closed, and the server has GRACE_SECONDS to end.
     """
     from mcp.shared.message import SessionMessage
 
