@@ -313,7 +313,7 @@ class ChatImages:
         self._library = library
 
     async def find(self, turns: Sequence[Turn], model: ModelInfo | None) -> FindImage:
-        """Return a function that finds the images in turns, or none if the model cannot see images."""
+        """Return a function that finds the images in turns, provided that the model can see images."""
         digests = {image.digest for turn in turns for image in turn.all_images}
         if not digests or model is None or not model.sees:
             return lambda _digest: None

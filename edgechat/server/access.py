@@ -252,7 +252,7 @@ def _kept(file: Path) -> Key:
             f"The key in {file} cannot be read: {error.strerror or error}.",
             hint="Correct or remove the file.",
         ) from error
-    with contextlib.suppress(OSError):  # files in a copied folder may be readable by others
+    with contextlib.suppress(OSError):  # files in a copied folder may be readable by other users
         file.chmod(0o600)
     return Key(
         _checked(text, f"The key in {file}", "Delete the file; the next start generates a new key."), file

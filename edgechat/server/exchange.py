@@ -112,7 +112,7 @@ class Exchange:
         await self.write(body, more=False)
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Send a refusal in the error format for the path."""
+        """Send a refusal in the path's error format."""
         _, encode = error_format(self.scope["path"])
         await self.answer(refusal.status, encode(refusal), *refusal.headers)
 

@@ -206,7 +206,7 @@ MOST_FETCHED = 64 * 2**20
 FETCH_SECONDS = 30.0
 """Time limit for fetching all images in one request."""
 MOST_STORED = 2**30
-"""Maximum total size of stored images, and likewise of stored audio clips."""
+"""Maximum total size of all stored images; the same limit applies to all stored audio clips."""
 MOST_SECONDS = 7 * 86400.0
 """A file is deleted if no client has sent it for this many seconds."""
 _THREADS = 4

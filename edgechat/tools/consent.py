@@ -40,7 +40,7 @@ class Question:
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks the user. Cancelled if no answer will come."""
+"""Asks the user. Cancelled if the answer is no longer needed."""
 
 
 Permission = Callable[[ToolSpec, str], Awaitable[bool]]

@@ -17,17 +17,17 @@ from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 
 MAX_TOOLS = 128
-"""Maximum number of tools per server; tools beyond it are rejected, since nobody can review that many."""
+"""Maximum number of tools per server; servers with more are rejected, since nobody can review that many."""
 MAX_DESCRIPTION = 4096
 """Maximum number of characters; longer descriptions are cut."""
 MAX_SCHEMA, MAX_SCHEMA_DEPTH = 16_384, 32
-"""Maximum length of a schema in characters, and its maximum nesting depth; other tools are left out."""
+"""Maximum length of a schema in characters, and maximum nesting depth; tools exceeding these are left out."""
 MAX_ARGUMENTS = 256 * 1024
 """Maximum number of characters in a call's arguments."""
 MAX_RESULT = 32 * 1024
 """Maximum number of characters in a result, unless a call asks for fewer."""
 MAX_IMAGES, MAX_IMAGE_BYTES = 4, 8 * 2**20
-"""Maximum number of images in a result, and of bytes in each; others are left out, and the text says so."""
+"""Maximum number of images in a result, and of bytes in each; the rest are left out, and the text says so."""
 CALL_SECONDS = 120.0
 """Time limit for one call."""
 
@@ -76,7 +76,7 @@ class ToolResult:
     """The result of a call. It is untrusted: it comes from a server, a file or the web."""
 
     text: str
-    """Text for the model, without control characters; if the call failed, it gives the reason."""
+    """Text for the model, without control characters; if the call failed, the reason."""
     images: tuple[bytes, ...] = ()
     """Image files, unchecked: decode them with `edgechat.base.images` only."""
     failed: bool = False

@@ -60,7 +60,7 @@ def engine_tool(tool: ToolSpec) -> Tool:
 
 
 class RoundOfCalls:
-    """Carries out the calls of one round: read-only calls concurrently, others one at a time."""
+    """Carries out the calls of one round: read-only calls concurrently, all others one at a time."""
 
     def __init__(
         self,

@@ -163,7 +163,7 @@ class ReplySaver:
         self._turn = msgspec.structs.replace(self._turn, figures=figures)
 
     async def end(self, state: TurnState, error: EdgechatError | None) -> None:
-        """Save the reply in its final state. Raises StoreError, but `turn` is final even then.
+        """Save the reply in its final state. Even if this raises StoreError, `turn` is in that state.
 
         If this is cancelled, the store writes the final state later.
         """

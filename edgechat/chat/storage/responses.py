@@ -151,7 +151,7 @@ def too_long() -> PromptTooLong:
 
 
 def referenced(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, bytes]:
-    """Return the stored items with these ids, keyed by id. Of several with the same id, use the latest."""
+    """Return the stored items with these ids, keyed by id; the latest if several have the same id."""
     found = {}
     for item_id in dict.fromkeys(ids):
         row = db.execute(

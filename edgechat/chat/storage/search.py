@@ -68,7 +68,7 @@ class SearchWord:
 
     @property
     def match(self) -> str | None:
-        """An FTS5 query that finds the word, and perhaps others; None if the index cannot find it."""
+        """An FTS5 query that finds the word, and perhaps other words; None if the index cannot find it."""
         if _WIDE.search(self.text) or not any(map(str.isalnum, self.text)):
             return None
         # FTS5 treats a quoted string as a phrase, without query syntax.

@@ -54,7 +54,7 @@ class Store(Database):
     async def open(cls, path: Path) -> Store:
         """Open or create the file, migrate its schema, and mark replies left by dead programs as interrupted.
 
-        Raises StoreError; a file that cannot be read is left unchanged.
+        Raises StoreError. A file that cannot be read is left unchanged.
         """
         store = cls(path)
         await store._begin()
@@ -321,11 +321,11 @@ class Store(Database):
                 forget(chat_id)
 
         if chat_ids and self.lasting:
-            with contextlib.suppress(FolderError):  # they are removed the next time the store is opened
+            with contextlib.suppress(FolderError):  # KV states are removed the next time the store is opened
                 await self._on_thread(forget_all)
 
     def _remove_images(self, digests: Iterable[str]) -> None:
-        with contextlib.suppress(ImageError):  # they are removed the next time the store is opened
+        with contextlib.suppress(ImageError):  # images are removed the next time the store is opened
             for digest in digests:
                 self.images.remove(digest)
 

@@ -68,7 +68,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     layers: OllamaLayers | None = None
     """Ollama's files with the model's template, license and parameters."""
     can_switch_thinking: bool = False
-    """Whether thinking can be turned on and off. Only known for loaded models, from their template."""
+    """Whether thinking can be turned on and off. Read from the template, so only known for loaded models."""
 
 
 @dataclass(frozen=True, slots=True)

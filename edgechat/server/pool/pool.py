@@ -58,7 +58,7 @@ class Pool:
         self._most_waiting = most_waiting
         self._slots: dict[str, ModelSlot] = {}
         self._by_requested_name: dict[str, tuple[ModelSlot, tuple[str, ...]]] = {}
-        """Slots and adapters by requested name. Avoids disk access for requests to a loaded model."""
+        """Slots and adapters, keyed by requested name. Avoids disk access for requests to a loaded model."""
         self._residency = ResidencyManager(
             self._slots, available.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
@@ -288,7 +288,7 @@ def cache_policy(disk_bytes: int | None) -> CachePolicy:
     """Return the cache policy for a server's workers.
 
     Programs send requests without pauses, so nothing is computed in advance. Grammars are prepared while the
-    model loads, so that the first answer with a schema does not delay others.
+    model loads, so that the first answer with a schema does not delay other answers.
     """
     return CachePolicy(settle=False, disk_bytes=disk_bytes, grammars=True)
 
@@ -332,7 +332,7 @@ def prepare_model(
             usual_adapters=usual,
             runtime_quant=None,
         )
-    if staying:  # unload the other models instead of loading both anyway
+    if staying:  # unload other models instead of loading this one anyway
         request = msgspec.structs.replace(request, anyway=False)
     remote = remote_plan(model, settings.load(), request)
     return remote or prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

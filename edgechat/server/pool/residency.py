@@ -1,4 +1,4 @@
-"""Residency: decides which models are loaded, one load at a time, alongside others or in their place.
+"""Residency: decides which models are loaded, one load at a time, alongside other models or in their place.
 
 All loading and unloading happens here, so that each plan accounts for the memory of the other models. If a
 model does not fit alongside the others, or only with a worse plan, idle models are unloaded first, starting
@@ -23,7 +23,7 @@ from edgechat.server.pool.metrics import Metrics
 from edgechat.server.pool.models import AvailableModel, ModelSlot
 
 CLAIM_SHARE = 0.25
-"""In this final fraction of the patience, busy models accept no requests, so that one becomes idle."""
+"""In this final fraction of the patience, busy models accept no new requests, so that one becomes idle."""
 
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]

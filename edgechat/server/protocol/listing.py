@@ -177,7 +177,7 @@ class FoundContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundInStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage found by a search. Its attributes give its place in the file."""
+    """A passage found by a search. Its attributes contain its place in the file."""
 
     file_id: str
     filename: str

@@ -271,7 +271,7 @@ def _text(content: Parts, where: str) -> str:
 def _parts(content: Parts, where: str, *, media: bool = False, unread: str | None = None) -> Iterator[Part]:
     """Yield the parts of a message.
 
-    media: allow images and audio. unread: text that replaces other parts; if None, they are refused.
+    media: allow images and audio. unread: text that replaces other parts; if None, other parts are refused.
     """
     if isinstance(content, str):
         yield content

@@ -70,7 +70,7 @@ class ToolsListed(msgspec.Struct, frozen=True, tag=True):
     id: int
     tools: tuple[ToolSpec, ...]
     left_out: tuple[str, ...]
-    """Why other tools were left out, one line each."""
+    """The reasons why tools were left out, one line each."""
 
 
 class ToolCalled(msgspec.Struct, frozen=True, tag=True):
@@ -262,7 +262,7 @@ def log_path(config: ServerConfig) -> Path:
 
 
 def _open_log(config: ServerConfig) -> int:
-    """Open a server's log and truncate it; if it cannot be written, open the null device instead."""
+    """Open a server's log and truncate it; if it cannot be written to, open the null device instead."""
     try:
         return paths.private(log_path(config), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     except (OSError, FolderError):

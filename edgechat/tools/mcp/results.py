@@ -30,7 +30,7 @@ _LEFT_OUT_SHOWN = 20
 
 
 def specs_of(server: str, tools: Iterable[Tool]) -> tuple[list[ToolSpec], list[str]]:
-    """Return the tools that can be offered, sorted by name, and the reasons why any others cannot."""
+    """Return the tools that can be offered, sorted by name, and the reasons for leaving out the others."""
     specs, left_out = dict[str, ToolSpec](), list[str]()
     for tool in tools:
         why = "two have its name" if tool.name in specs else _flaw(tool)
