@@ -101,7 +101,7 @@ def parse_command(text: str) -> tuple[str, str] | None:
 
 
 def question_text(text: str) -> str:
-    """Return the question in a text that is not a command; a leading `//word` stands for `/word`."""
+    """Return text that is not a command as a question; a leading `//word` becomes `/word`."""
     return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 

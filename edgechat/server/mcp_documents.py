@@ -44,7 +44,7 @@ _MOST_WAITING = 16
 _PASSAGES_BYTES = 12_000
 """Maximum size of the results of one search, in bytes."""
 _MOST_LISTED = 500
-"""Maximum number of files in a list. Files in larger collections can only be searched, or read by URI."""
+"""Maximum number of files to list. Files in larger collections can only be searched or read by URI."""
 _MOST_NUMBERED = 10_000
 """Maximum number of passages whose citation numbers are stored. At the limit, all numbers are discarded."""
 _MOST_LETTERS = 1 << 20
@@ -82,7 +82,7 @@ class OfferedDocuments:
         return await self._documents.names()
 
     async def _usable(self) -> list[str]:
-        """Return the readable collections. If there are none, return all: reading one shows what is wrong."""
+        """Return the readable collections, or all of them if none are readable: reading one shows why."""
         return [one.name for one in await self._documents.usable()] or await self.names()
 
     async def search(self, asked: SearchArguments) -> str:

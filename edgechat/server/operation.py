@@ -264,7 +264,7 @@ async def _follow(
 
 
 class _Stream:
-    """Sends a stream. Nothing is sent before the first word: earlier errors get their own HTTP status."""
+    """Sends a stream. Nothing is sent before the first word, so earlier errors get their own HTTP status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange

@@ -142,7 +142,7 @@ def _image(image: AttachedImage, links: Mapping[str, str]) -> str:
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)
-"""Errors when accessing a file: RuntimeError for an unknown ~user, ValueError for a NUL character."""
+"""Errors raised by file access: RuntimeError for an unknown ~user, ValueError for a NUL character."""
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:

@@ -1,7 +1,7 @@
 """The schema, as a sequence of migrations.
 
-`PRAGMA user_version` is the number that have been applied to a file. Never edit a released migration; append
-another.
+`PRAGMA user_version` stores how many have been applied to a file. Never edit a released migration; add a new
+one instead.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ def trashed(db: sqlite3.Connection, before: float) -> list[str]:
 
 
 def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]:
-    """Return the ids of the oldest trashed chats, as many as must be deleted to meet the trash's limits.
+    """Return the ids of the oldest trashed chats, which must be deleted to bring the trash within its limits.
 
     The most recently trashed chat is always kept.
     """

@@ -99,7 +99,7 @@ class ModelSlot:
         self.in_background = 0
         """Number of places taken by background requests."""
         self.held = 0
-        """Number of requests that are using the engine. It cannot be unloaded while there are any."""
+        """Number of requests using the engine, which cannot be unloaded until they have ended."""
         self.claimed = False
         """Whether the model must make room for another. If so, new requests do not reach the engine."""
         self.leaving = False

@@ -80,10 +80,7 @@ class Pool:
         return [self._as_loaded(card) for card in self._available.cards()]
 
     def card(self, name: str) -> ModelCard:
-        """Describe a model, given any of the names by which clients can request it.
-
-        Reads from disk. Raises ModelNotFound.
-        """
+        """Describe a model that clients can request by `name`. Reads from disk. Raises ModelNotFound."""
         return self._as_loaded(self._available.card(self._available.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
