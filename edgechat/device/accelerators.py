@@ -2,7 +2,7 @@
 
 ggml lists the devices on which this build of llama.cpp can compute. The driver (NVML), the kernel (sysfs) and
 torch also know about cards that this build cannot use, and about memory used by other programs. Each source
-reports a card as a GpuReading. Readings are matched by PCI address, or by vendor if a source has none.
+reports a card as a GpuReading. Readings are matched by PCI address, or by vendor if the address is missing.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> C
     """Return this machine's CPU.
 
     root: the folder that contains /proc and /sys. allowed: the logical processors that this process may use;
-    None asks the system.
+    None to ask the system.
     """
     listed = re.findall(r"^processor\s*: ([0-9]+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
     online = parse_list(read_text(root / _CPUS / "online") or ",".join(listed))
@@ -132,7 +132,7 @@ def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> C
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Return the numbers in a list as the kernel writes it ('0-3,8'); empty if malformed."""
+    """Return the numbers in a list in the kernel's format ('0-3,8'); empty if malformed."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)

@@ -173,7 +173,7 @@ _MAX_CARDS = 64
 
 
 def _nvidia_readings() -> list[GpuReading]:
-    """Return readings for the cards that the driver knows; [] without an NVIDIA driver.
+    """Return readings for the cards that the driver lists; [] without an NVIDIA driver.
 
     Raises pynvml.NVMLError with the driver's message if the driver is broken.
     """
@@ -194,7 +194,7 @@ def _nvidia_readings() -> list[GpuReading]:
 
 
 def _nvidia_card(index: int) -> GpuReading | None:
-    """Return a card's reading; None if access fails. Values that the driver does not report stay unknown."""
+    """Return a card's reading; None if access fails. Values not reported by the driver remain unknown."""
     import pynvml
 
     handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)

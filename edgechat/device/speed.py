@@ -104,7 +104,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[ThreadTrial, ...] = ()
     """The thread counts that were compared."""
     disturbed: bool = False
-    """Whether the measured speed is too low because other programs used much of the CPU."""
+    """Whether the measured speed is too low because other programs used a lot of CPU time."""
     link: Link | None = None
     """The connection to another machine; None for a device in this one."""
     measured: float = 0.0

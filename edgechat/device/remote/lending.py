@@ -47,7 +47,7 @@ from edgechat.native.accelerators import rpc
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 60.0
-"""After the first heartbeat, the user is considered gone if no other arrives for this many seconds. If the
+"""After the first heartbeat, the user is considered gone if no more arrive for this many seconds. If the
 network fails, sshd would wait for hours.
 """
 _START_SECONDS = 30.0
@@ -73,7 +73,7 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
     names = [device.name for device in offer.devices]
     threading.Thread(target=_run, args=(port, names, offer.threads, cache), daemon=True, name="rpc").start()
     _await(port)
-    answers = _Answers(offer.devices, incoming, outgoing, cache)  # before the parent reads, and may exit
+    answers = _Answers(offer.devices, incoming, outgoing, cache)  # the parent may exit once it has the offer
     send(outgoing, msgspec.structs.replace(offer, port=port, sandbox=confined))
     answers.run()
     os._exit(0)  # the server's thread never ends
@@ -160,7 +160,7 @@ class _Answers:
         return max(0, min(device.total - lent, read_memory().available))
 
     def _watch(self) -> None:
-        """Watch for the user to disappear, and then end the process. Also limit the size of the cache."""
+        """End the process once the user has disappeared. Also keep the cache within its size limit."""
         trimmed = time.monotonic()
         while True:
             time.sleep(1.0)
@@ -242,7 +242,7 @@ class _Port(ctypes.Structure):
 
 
 def confine(writable: Path, port: int) -> str:
-    """Confine this thread and all threads it starts later. Return a description, or '' if impossible.
+    """Confine this thread and all threads it starts later. Return a description, or '' if that fails.
 
     writable: the only folder that may be written to. port: the only port to listen on.
     """

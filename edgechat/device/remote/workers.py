@@ -1,9 +1,9 @@
 """The user's side of remote workers: ssh with a tunnel to the RPC server, a heartbeat, and open connections.
 
-llama.cpp's client waits forever for a server that hangs, and ends its process when the connection breaks. So
-the heartbeat decides: a worker that does not answer counts as lost, and ssh is killed, which closes the
-tunnel. This process connects to each worker once, and stays connected until the worker is lost or the process
-ends.
+llama.cpp's client waits forever for a server that hangs, and kills its own process when the connection
+breaks. So the heartbeat decides: a worker that does not answer counts as lost, and ssh is killed, which
+closes the tunnel. This process connects to each worker once, and stays connected until the worker is lost or
+the process ends.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ counts as lost.
 _IN_THE_WAY = 8 << 20
 """How many bytes of RPC traffic may be ahead of a heartbeat in the buffers of ssh and the system."""
 _START_SECONDS = 120.0
-"""In seconds. The first start on a machine takes a long time, because it measures the machine's speed."""
+"""In seconds. The first start on a machine is slow, because the machine's speed is measured."""
 _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
-"""Two sizes in bytes, and a time in seconds: transfers grow fourfold until one takes long enough."""
+"""The smallest and largest transfers in bytes, and a time in seconds. Each transfer is four times as large as
+the previous one, until one takes longer than this time.
+"""
 _EXIT_SECONDS = 5.0
 _MOST_DEVICES = 16
 _NOT_FOUND, _SSH_FAILED = 127, 255
@@ -230,7 +232,7 @@ class Tunnel:
             time.sleep(_BEAT)
 
     def _measured_link(self) -> Link:
-        """Measure the shortest of several round trips, and one long enough transfer in each direction."""
+        """Measure the shortest of several round trips, and a sufficiently long transfer in each direction."""
         times = [self._seconds(Ping(self._next())) for _ in range(_PINGS)]
         round_trip = min(times)
         return Link(
@@ -380,7 +382,7 @@ def _why_lost(server: str) -> str:
 def accelerators(tunnel: Tunnel, first: int) -> list[Accelerator]:
     """Return a worker's devices as accelerators of this machine.
 
-    first: the number that llama.cpp gives to its first device among all RPC devices.
+    first: the number in llama.cpp's name for the worker's first device, such as 2 in 'RPC2'.
     """
     return [
         Accelerator(
