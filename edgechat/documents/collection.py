@@ -1,7 +1,7 @@
 """Collection of documents: files, their passages and a full-text index, in one SQLite file.
 
-Each file is written in a single transaction, so that even if a process is killed it is stored completely or
-not at all. A collection belongs to one thread at a time.
+Each file is written in a single transaction, so that it is stored completely or not at all, even if the
+process is killed. A collection belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -191,14 +191,14 @@ class Collection:
     """An open collection. Its methods raise DocumentError if its file cannot be used."""
 
     def __init__(self, path: Path, name: str) -> None:
-        """Open or create the collection's file; `edgechat.documents.registry` knows the paths.
+        """Open or create the collection's file. `edgechat.documents.registry` determines the path.
 
-        If the file cannot be written, for example because the disk is full, it can still be read.
+        If the file cannot be written to, for example because the disk is full, it can still be read.
         """
         self.name = name
         self.path = path
         self._unwritable: str | None = None
-        """Why it cannot be written, or None."""
+        """Why the file cannot be written to, or None."""
         with self._translated():
             try:
                 self._open(self._connect)
@@ -217,7 +217,7 @@ class Collection:
         )
 
     def _connect_to_read(self) -> sqlite3.Connection:
-        """Return a read-only connection, or an in-memory copy if the schema must be migrated first."""
+        """Return a read-only connection, or one to an in-memory copy if the schema must be migrated first."""
         db = open_read_only(self.path, seconds=_BUSY_SECONDS)
         if db.execute("PRAGMA user_version").fetchone() == (_VERSION,):
             return db
@@ -334,7 +334,7 @@ class Collection:
             self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)
 
     def remove_root(self, path: str) -> None:
-        """Remove a root, with its files and passages."""
+        """Remove a root along with its files and passages."""
         with self.transaction():
             self._db.execute("DELETE FROM roots WHERE path = ?", (path,))
 
@@ -386,7 +386,7 @@ class Collection:
             )
 
     def remove(self, files: Iterable[File]) -> None:
-        """Remove files, with their passages."""
+        """Remove files along with their passages."""
         with self.transaction():
             for file in files:
                 self._delete(file.root, file.path)

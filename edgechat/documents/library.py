@@ -136,7 +136,7 @@ class DocumentLibrary:
             for name in names:
                 if cancelled.is_set():
                     break
-                collection = self._collection(name)  # must come first: it may replace the fresh one
+                collection = self._collection(name)  # must come first: a reopened collection is not fresh
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
                     try:
                         updates[name] = update(collection, on_progress, cancelled.is_set)
@@ -321,7 +321,7 @@ class DocumentLibrary:
 
 
 async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
-    """Close a model, if it was created; return a future that replaces it and resolves to None."""
+    """Close a model, if it was created; return a replacement for its future that resolves to None."""
     with suppress(EdgechatError):  # its caller has already received the error
         if (model := await made) is not None:
             await model.close()

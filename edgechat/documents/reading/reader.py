@@ -32,7 +32,7 @@ MAX_TEXT = 16 * 2**20
 """Maximum size of a document's text, in bytes of UTF-8."""
 
 _SPARE_SECONDS = 2.0
-"""No more pages are requested if less time than this is left. Reading a page takes less."""
+"""No more pages are requested if less time than this is left. Reading a page takes less than this."""
 
 Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
 
@@ -147,7 +147,10 @@ class Extracted(msgspec.Struct, frozen=True):
     unit: PlaceUnit
     """The unit used for places in the text. A row is a line; paragraphs are separated by blank lines."""
     starts: tuple[int, ...] = ()
-    """First line of each page, chapter or cell, counting from 1; empty ones share the line of the next."""
+    """First line of each page, chapter or cell, counting from 1.
+
+    An empty one has the same first line as the one that follows it.
+    """
     is_cut: bool = False
     """Whether the text is incomplete, because the rest is too long, too slow to read, or damaged."""
 
