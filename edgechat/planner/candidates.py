@@ -1,9 +1,9 @@
 """Candidates: the files that a model name can refer to, and which of them can run here.
 
-Each has a header to plan with, whether or not the file is on this machine. An MLX model is a folder, and
-counts as one file. llama.cpp reads GGUF files and MLX reads its own folders, so choosing a backend means
-choosing a file. The two are compared only on Apple Silicon, where MLX has a GPU. Elsewhere MLX runs only
-models that have no GGUF file.
+A candidate can be planned even if its file is not on this machine, because its header is available. An MLX
+model is a folder, and counts as one file. llama.cpp reads GGUF files and MLX reads its own folders, so
+choosing a backend means choosing a file. The two backends are compared only on Apple Silicon, where MLX has a
+GPU. Elsewhere MLX runs only models that have no GGUF file.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Variant:
     projector: Callable[[], FoundProjector] = lambda: (None, "")
     """Reads the projector's header once, over the network if necessary.
 
-    If there is no projector but the model could see or hear, returns the reason as a sentence.
+    If a model that supports images or audio has no projector, returns the reason as a sentence.
     """
     defaults: Callable[[], ModelDefaults] = ModelDefaults
     """Reads the file's Ollama defaults once."""
     head: Callable[[], FoundHead] = lambda: (None, "")
     """Reads the header of separate drafting layers once, over the network if necessary.
 
-    Returns None if there are none, and the reason if there is a file that cannot be used.
+    Returns None if there are none, or None and the reason if there is a file but it cannot be used.
     """
 
     @property
@@ -79,9 +79,10 @@ class Variant:
 
 
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
-    """Return the files that `name` can refer to: a path, a catalogue name, a local model or a hub repository.
+    """Return the files that a name can refer to.
 
-    local: return only files on this machine. Raises ModelNotFound, ModelFileError or HubError.
+    name: a path, or the name of a catalogue model, local model or hub repository. local: return only files on
+    this machine. Raises ModelNotFound, ModelFileError or HubError.
     """
     entry = entry_of(name)
     if entry is not None:
@@ -228,7 +229,7 @@ def _local_head(header: ModelHeader, path: Path) -> FoundHead:
 
 
 def remote_head(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundHead:
-    """Return a model's drafting layers on the hub, or None and the reason why they cannot be used."""
+    """Return a hub model's separate drafting layers, or None and the reason they cannot be used."""
     return _head(file.name.rpartition("/")[2], lambda: remote.companion(file), header)
 
 
@@ -244,9 +245,9 @@ def _head(name: str, read: Callable[[], ModelHeader], header: ModelHeader) -> Fo
 
 
 def _local_projector(header: ModelHeader, path: Path | None) -> FoundProjector:
-    """Return a projector file, or an MLX model's vision tower.
+    """Return a local model's projector: a separate file or, for MLX, the model's own vision tower.
 
-    path: the model's file, or the folder of an MLX model; None if it is not on this machine.
+    path: the projector's file, or the folder of an MLX model; None if it is not on this machine.
     """
     projector, problem = header_beside(header, path)
     if projector is None:
@@ -256,7 +257,7 @@ def _local_projector(header: ModelHeader, path: Path | None) -> FoundProjector:
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
-    """Return a model's projector on the hub, or None and the reason why it cannot be used."""
+    """Return a hub model's projector, or None and the reason it cannot be used."""
     name = one_line(file.name.rpartition("/")[2])
     try:
         projector = remote.projector(file)
@@ -269,7 +270,7 @@ def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader)
 
 
 def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
-    """Return the reason why a model that is not on this machine is planned without a projector."""
+    """Return the reason why a catalogue model not on this machine is planned without its projector."""
     if not entry.modalities:
         return None, ""
     can = senses(entry.modalities)
@@ -415,7 +416,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 def _has_head(header: ModelHeader) -> bool:
     """Return whether the model has a layer that computes scores.
 
-    cls.weight may instead be the layer before it, which is as wide as the model.
+    The tensor cls.weight alone does not prove this: it may be the preceding layer, as wide as the model.
     """
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")

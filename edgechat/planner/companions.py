@@ -4,9 +4,9 @@ Projectors are not covered by llama.cpp's dry run. libmtmd (tools/mtmd) loads th
 buffer and encodes each picture in one go, so its compute buffer grows with the largest picture so far. The
 constants match the bundled llama.cpp, commit 0c1e57098. Its own allocator (mtmd_get_memory_usage) confirms
 the formula to within 1 % for SigLIP with the Gemma 3 and Idefics 3 projections, and for the Qwen3-VL and
-Gemma 4 encoders. A card encodes pictures at least ten times faster than a CPU, but layers that have to make
-room for the projector slow down every token. So the projector goes on a card if all layers still fit, and
-otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares the two).
+Gemma 4 encoders. A card encodes pictures at least ten times faster than a CPU, but moving layers off the card
+to make room for the projector slows down every token. So the projector goes on a card if all layers still
+fit, and otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares the two).
 
 Adapters: each pair of matrices is placed with the tensor it modifies. llama.cpp applies them in buffers
 that the model needs anyway.
@@ -33,7 +33,7 @@ from edgechat.native.params import AdapterUse
 from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 
 TOWER = "its vision tower"
-"""What plans call an MLX model's projector."""
+"""How plans refer to an MLX model's projector."""
 ANSWER = 256
 """Assumed length in tokens of an answer about a picture, for comparing devices."""
 
@@ -51,7 +51,7 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     image_tokens: int = 0
     """Maximum number of context tokens for a picture; larger pictures are scaled down."""
     image_batch: int = 0
-    """How many of a picture's tokens must be in one call, the minimum n_ubatch; 0 for no minimum."""
+    """How many of a picture's tokens must be in the same call (the minimum n_ubatch); 0 for no minimum."""
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
@@ -76,12 +76,12 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
         return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return how many planned bytes in this memory are not allocated until a picture is read."""
+        """Return how many bytes planned for this memory are not allocated until a picture is read."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
 def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of a model's projector, or None and the reason why it has none.
+    """Return the header of a model's projector, or None and the reason it cannot be used ('' if it has none).
 
     path: the projector file that accompanies a GGUF file. An MLX model's own folder holds its vision tower.
     """
@@ -118,7 +118,10 @@ class ProjectorFile:
 
 
 def places(budget: Budget) -> Iterator[str]:
-    """Yield the cards that could hold it, best first, then '' for RAM. RPC servers cannot encode pictures."""
+    """Yield the cards that could hold a projector, best first, then '' for RAM.
+
+    RPC servers cannot encode pictures.
+    """
     for card in reversed(budget.cards):
         if not card.name.startswith("RPC"):
             yield card.name
@@ -145,7 +148,7 @@ def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: Device
 def why_there(device: str, card: str, moved: int) -> str:
     """Return the reason for placing a projector on `device`, as the end of a sentence.
 
-    card: the other card considered. moved: number of layers that it pushes, or would push, off the card.
+    card: the card that was considered. moved: how many layers the projector pushes, or would push, off it.
     """
     if device:
         less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
@@ -155,13 +158,13 @@ def why_there(device: str, card: str, moved: int) -> str:
 
 
 MAX_TOKENS = 4096
-"""Maximum number of tokens to plan for in one picture, even if the model could use more: Qwen's limit."""
+"""Maximum number of tokens to plan for in one picture, even if the model allows more (Qwen's limit)."""
 _SHARE = 2
 """A picture may take at most 1/N of the context, which leaves room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
 """Number of positions for 30 seconds of audio in Whisper, which has more than other encoders. Encoders that
-do not split audio into such parts are limited to this number too, as more would exceed the planned memory.
+do not split audio into 30-second parts have the same limit, as more would exceed the planned memory.
 """
 _TABLES = 16 << 20
 """Size in bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
@@ -298,7 +301,7 @@ def weights_bytes(projector: ProjectorHeader) -> int:
 def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool) -> int:
     """Return the total size in bytes of all encoders' compute buffers, assuming flash attention.
 
-    on_cpu: include the CPU's copies of activations, which it needs for products with F16 weights.
+    on_cpu: include the copies of activations that a CPU needs for products with F16 weights.
     """
     total = 0
     both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
@@ -348,7 +351,7 @@ _EXPERTS = "_exps."
 
 
 class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A LoRA adapter that applies to all requests that do not specify otherwise."""
+    """A LoRA adapter that applies to every request unless the request says otherwise."""
 
     name: str
     path: str
@@ -371,8 +374,8 @@ def plan_adapters(
 ) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
     """Return the adapters for a model, and a sentence about each adapter that is left out.
 
-    texts: requested adapters, as FILE or NAME:SCALE. usual: adapters for every model that they fit. Raises
-    NotAnAdapter, ModelFileError or DiskError if a requested adapter cannot be used.
+    texts: requested adapters, as FILE or NAME:SCALE. usual: adapters to use with every model that they fit.
+    Raises NotAnAdapter, ModelFileError or DiskError if a requested adapter cannot be used.
     """
     found, notes = [_planned(text, header) for text in texts], []
     for text in usual:

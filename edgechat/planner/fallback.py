@@ -92,7 +92,7 @@ def is_short(plan: LoadPlan) -> bool:
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return the plan reduced to the memory that is free now, and the changes.
+    """Return the plan reduced to fit the memory that is free now, and the changes.
 
     failed: loading the plan failed, so take at least one step. Raises DoesNotFit if no step is left.
     """

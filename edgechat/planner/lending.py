@@ -96,7 +96,7 @@ def _lent(card: Accelerator, memory: int | None) -> LentDevice:
 
 
 def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]:
-    """Return the devices with their speeds. If not stored, these are measured in a child process."""
+    """Return the devices with their speeds. Speeds that are not stored are measured in a child process."""
     speeds = [cached_speed(profile.cpu, KEY + device.description) for device in plain.devices]
     if any(speed is None for speed in speeds):
         speeds = _measured(plain, profile, speeds)

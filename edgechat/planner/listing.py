@@ -1,8 +1,8 @@
 """Model list: the models on this machine, with cached summaries of their headers.
 
 Reading a header takes a few milliseconds, mostly because of its vocabulary, whereas a summary is about a
-hundred bytes. The memory that a load needs is estimated by formula and for the CPU only, without a dry run
-or GPUs. If the cache is damaged, all headers are read again.
+hundred bytes. The memory that a load needs is estimated by formula and only for the CPU: there is no dry run,
+and GPUs are ignored. If the cache is damaged, all headers are read again.
 """
 
 from __future__ import annotations

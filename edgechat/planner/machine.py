@@ -230,7 +230,7 @@ class Machine:
         return replace(self, profile=profile)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
-        """Return a function that performs dry runs of this model, or None for MLX or without a dry run."""
+        """Return a function that performs dry runs of this model, or None if dry runs are not possible."""
         dry = self.dry
         if dry is None or header.format == "mlx":
             return None

@@ -138,13 +138,13 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     ngrams: bool = False
     """Whether n-grams from the conversation serve as drafts."""
     no_draft: str = ""
-    """Why there is no drafting, or why the requested model does not draft; a sentence."""
+    """Why there is no drafting, or why the requested model does not draft, as a sentence."""
     projector: ProjectorPlan | None = None
     """The projector to load; None if the model reads only text."""
     no_vision: str = ""
-    """Why a model that could see or hear has no projector, as a sentence."""
+    """Why a model that supports images or audio has no projector, as a sentence."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters with reserved memory. They apply to all requests that do not specify otherwise."""
+    """LoRA adapters with reserved memory. They apply to every request unless the request says otherwise."""
     forecast: Forecast | None = None
     """Predicted seconds per token before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
@@ -168,7 +168,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     remote: HostedModel | None = None
     """A model on another server, for which only the context is planned. None if the model runs here."""
     program: ProgramPlan | None = None
-    """A program to start as that server; its load is planned as well."""
+    """The program to start as the model's server; its load is planned as well."""
 
     def for_draft(self) -> LoadPlan | None:
         """Return the plan for loading the draft model, or None if there is none."""

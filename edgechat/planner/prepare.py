@@ -137,7 +137,7 @@ _SURE = 5
 def one_model(
     name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
 ) -> SurveyFindings:
-    """Rate every file of a model on a machine. insists: see `with_draft`.
+    """Rate every file of a model for a machine. insists: see `with_draft`.
 
     Raises ModelNotFound, ModelFileError, BackendMissing, HubError or SettingsError; for a requested draft
     model, also NotADraft or DoesNotFit.
@@ -166,7 +166,7 @@ def _headers(files: Sequence[Variant]) -> Iterator[ModelHeader]:
 
 
 def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
-    """Rate the best file of every catalogue model on a machine, without using the network.
+    """Rate the best file of every catalogue model for a machine, without using the network.
 
     Raises BackendMissing.
     """
@@ -176,7 +176,7 @@ def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFin
 
 
 def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
-    """Rate the catalogue and these local models on this machine, without using the network."""
+    """Rate the catalogue and these local models for this machine, without using the network."""
     with _catalogue_on(MachineDescription(), request) as (models, machine):
         options = _ranked(models, machine, request)
         here: dict[Path, RankedFile] = {}

@@ -42,7 +42,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend | None = None
     """The only backend to consider."""
     vision: bool = True
-    """Whether to download and load the model's projector too, so that it can see or hear."""
+    """Whether to also download and load the model's projector, so that the model can see or hear."""
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE; None for the usual ones."""
     usual_adapters: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
 def without_effect(
     request: PlanRequest, config: Settings, effective: Collection[str], name: str, runner: str
 ) -> tuple[str, ...]:
-    """Return notes about options that have no effect on a model that edgechat does not load itself.
+    """Return notes about options that have no effect on a model that another program runs.
 
     effective: fields that do have an effect. name: the model. runner: the program that runs it. Raises
     OptionWithoutEffect for such options on the command line, if the request is strict.

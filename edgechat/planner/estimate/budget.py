@@ -5,8 +5,8 @@ limit, but everything stored on it also counts as RAM. Swap never counts.
 
 Cards are filled from the last layer backwards, best card first: llama.cpp offloads the last layers, along
 with the output. For mixtures of experts, two layouts are tried: as many whole layers on the cards as fit, or
-all layers on the cards with some of their experts in RAM. Experts make up most of the bytes, but each token
-reads only a few of them.
+all layers on the cards with some of their experts in RAM. Experts make up most of a model, but each token
+uses only a few of them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Card:
     """llama.cpp's name for it, or 'MLX'."""
     accelerator: Accelerator
     taken: int = 0
-    """Bytes that another load in the same process takes."""
+    """Bytes taken by another load in the same process."""
 
     @property
     def budget(self) -> int:
@@ -141,7 +141,7 @@ class Budget:
         return f"{mebibytes(self.ram)} are free{limit}"
 
     def less(self, needs: Mapping[str, Needs]) -> Budget:
-        """Return what is left of the budget next to a load with these needs."""
+        """Return the budget that remains after a load with these needs."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
             replace(card, taken=card.taken + needs[card.name].total_bytes) if card.name in needs else card
@@ -150,7 +150,7 @@ class Budget:
         return Budget(replace(self.memory, available=left), tuple(cards))
 
     def charged(self, needs: Mapping[str, Needs]) -> int:
-        """Return how many bytes of RAM a load takes, including what it puts on cards that share RAM."""
+        """Return how many bytes of RAM a load takes, including what it stores on cards that share RAM."""
         sharing = (card for card in self.cards if card.accelerator.shares_ram and card.name in needs)
         shared = sum(max(0, needs[card.name].total_bytes - card.own) for card in sharing)
         return needs.get(RAM, Needs()).total_bytes + shared
@@ -173,7 +173,7 @@ def together(first: Mapping[str, Needs], second: Mapping[str, Needs]) -> dict[st
 
 
 def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
-    """Return the needs in each kind of memory, from llama.cpp's breakdown.
+    """Return the needs in each kind of memory, taken from llama.cpp's breakdown.
 
     program: bytes for the process itself.
     """
@@ -211,7 +211,7 @@ class Layout:
         return devices
 
     def changed(self, device: str, more: int) -> Layout:
-        """Return the layout with `more` layers on a card, or fewer if negative. Empty cards are dropped."""
+        """Return the layout with `more` layers added to a card, or removed if negative. Drops empty cards."""
         counts = dict(zip(self.devices, self.split, strict=True))
         counts[device] += more
         remaining = {name: count for name, count in counts.items() if count > 0}
@@ -346,7 +346,10 @@ def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras
 
 
 def with_more(layout: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
-    """Return a layout with more on a card, or None if no more fits. room: free bytes on each card."""
+    """Return a layout with more of the model on a card, or None if no more fits.
+
+    room: free bytes on each card.
+    """
     n_parts = len(shape.parts)
     if not room:
         return None

@@ -1,7 +1,7 @@
 """Calibration: corrects predictions with the measured speed and memory use of earlier loads.
 
-The measurements are stored in the cache folder, together with the token counts of chat turns. Choices that
-depend on how much is read and written are based on these counts.
+The measurements are stored in the cache folder, together with the token counts of chat turns. These counts
+guide decisions that depend on how much a chat reads and writes.
 
 After each answer, the worker records how long it took relative to the forecast (`speed.py`), unless something
 slowed the machine down (`device/load.py`). After each load, it records how much more memory its process uses
@@ -47,7 +47,10 @@ _HALF_LIFE = 60 * 86400.0
 """Time after which the weight of a run has halved, in seconds."""
 _QUANTILE = 0.35
 _NEAR = math.log(1.15)
-"""Spread of runs on an idle machine, as a logarithm. Runs off by more than three times this count less."""
+"""Spread of runs on an idle machine, as a logarithm.
+
+Runs that are off by more than three times the spread count less.
+"""
 _MAX_HISTORIES = 64
 _MIN_FACTOR, _MAX_FACTOR = 1e-3, 1e3
 _MAX_BEYOND = 1 << 38
@@ -57,7 +60,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Actual time as a multiple of the forecast, and how this is known."""
+    """Actual time as a multiple of the forecast, and what this is based on."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -96,7 +99,7 @@ class ChatUse(msgspec.Struct, frozen=True, array_like=True):
     """Number of prompt tokens that were not in the cache."""
     written: int
     depth: int
-    """Average number of tokens that precede them."""
+    """Average number of tokens that precede the computed ones."""
     beside: int = 0
     """Number of tokens that other requests had in the cache at the time."""
 
@@ -157,7 +160,7 @@ class Calibration:
         return Correction(decode, prefill, f"corrected by {decode_of or prefill_of} on this machine")
 
     def beyond(self, where: RunConditions) -> int:
-        """Return the largest excess over a plan in similar runs, in bytes; 0 if unknown."""
+        """Return the largest number of bytes by which a similar run exceeded its plan; 0 if unknown."""
         likest = next((history.beyond for history in self._near(where) if history.beyond), ())
         return max((n for n in likest if abs(n) < _MAX_BEYOND), default=0)
 
@@ -180,7 +183,7 @@ class Calibration:
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
-        """Return actual time divided by forecast time for such a load, and its source ('' if unknown)."""
+        """Return the ratio of actual to forecast time in these conditions, and its source ('' if unknown)."""
         factors: dict[RunConditions, float] = {}
         for history in self._near(where):
             factor = self._estimate(history.decode if name == "decode" else history.prefill)
@@ -214,7 +217,10 @@ class Calibration:
         return math.exp(_quantile(near, _QUANTILE))
 
     def _near(self, where: RunConditions) -> list[RunHistory]:
-        """Return the runs with the same machine, build and devices, most similar first, then newest first."""
+        """Return the runs on the same machine with the same build and devices.
+
+        The most similar runs come first; among equally similar ones, the newest.
+        """
 
         def likeness(history: RunHistory) -> tuple[bool, bool, bool, bool, float]:
             at = history.where
@@ -236,7 +242,7 @@ class Calibration:
         weight: float = 1.0,
         turn: ChatUse | None = None,
     ) -> Calibration:
-        """Return a calibration with one more run, dropping the oldest ones.
+        """Return a calibration with one more run, dropping the oldest runs if there are too many.
 
         weight: below 1 for a less reliable run.
         """

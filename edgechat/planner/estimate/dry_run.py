@@ -45,7 +45,7 @@ AnyQuestion = DryRunQuestion | DevicesQuestion
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True):
-    """The memory that a load needs, or the devices, or an error."""
+    """The answer to a question: the memory that a load needs, the devices, or an error."""
 
     breakdown: Breakdown | None = None
     inventory: DeviceInventory | None = None
@@ -84,7 +84,7 @@ class DryRun:
         self.close()
 
     def show(self, header: ModelHeader) -> None:
-        """Set the model that the following calls to `ask` are about."""
+        """Choose the model for the following calls to `ask`."""
         if header is self._header:
             return
         self._header = header
@@ -102,7 +102,7 @@ class DryRun:
     def ask(self, params: LoadParams) -> Breakdown:
         """Return the memory that a load needs.
 
-        Raises DryRunFailed, without trying again if the same load has already failed.
+        Raises DryRunFailed. A load that has already failed is not tried again.
         """
         if params not in self._known:
             if self._skeleton is None and not self._failed:

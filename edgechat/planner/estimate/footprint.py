@@ -1,4 +1,4 @@
-"""Footprint: formulas for how much memory a load needs and where it can go, for llama.cpp and MLX.
+"""Footprint: formulas for the memory that a load needs with llama.cpp or MLX, and for its possible layouts.
 
 For llama.cpp there is also a dry run (`dry_run.py`); MLX has none. With MLX, every sequence has its own
 caches (engine/backends/mlx). In layers with full attention, they grow with the tokens of all sequences. A
@@ -60,7 +60,7 @@ class LlamaFootprint:
     """Memory use with llama.cpp."""
 
     source = "estimated"
-    """A phrase that says how the sizes are known."""
+    """A phrase that says where the sizes come from."""
     splits = True
     """Whether individual layers can be moved to another device."""
 
@@ -83,7 +83,7 @@ class LlamaFootprint:
         return self._with_head(extras, header, params) if params.mtp else extras
 
     def _with_head(self, extras: Extras, header: ModelHeader, params: LoadParams) -> Extras:
-        """Add the context that the model's own layers draft in; see `HeadContext`."""
+        """Add the memory for the context in which the model's own layers draft; see `HeadContext`."""
         keys = head_cache_bytes(header, params.context, params.cache_type)
         compute, output = head_buffers(header, params.of_head(), params.n_batch)
         return replace(

@@ -52,16 +52,16 @@ _ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
     ("f16", "plain"): 2048,
     ("q8_0", "flash"): 1024,
 }
-"""Kinds of attention to time, each with a number of cells that is large enough to show a slope but quick to
+"""Kinds of attention to time, each with a number of cells that is large enough to show a slope, yet quick to
 fill. Only flash attention can read an 8-bit cache, which takes several times as long to fill.
 """
 _ROUNDS, _MOST_ROUNDS = 2, 4
-"""How many times caches are filled: normally, and at most, if other programs interfere."""
+"""How many times caches are filled: normally, and at most if other programs interfere."""
 _BLOCK = 32
 """Number of values in a block of Q8_0."""
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
-"""Seconds to spend repeating calls of one size: normally, and at most, if other programs interfere."""
+"""Seconds to spend repeating calls of one size: normally, and at most if other programs interfere."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _LONG = 0.3
 """Calls are no longer repeated after this many seconds, even if there have been only a few."""
@@ -69,7 +69,7 @@ _ENOUGH = 0.5 * TIME_LIMIT
 """After this many seconds, the remaining weight types are postponed until a model uses them."""
 _WARM_UP = 0.15
 _WORTH = 0.95
-"""To be chosen, another thread count must take less than this fraction of the usual one's time."""
+"""Another thread count is chosen only if it takes less than this fraction of the time of the usual one."""
 _UNDISTURBED = 0.75
 """Minimum fraction of CPU time that our threads get on a quiet machine, as they may wait for each other."""
 _ADDED_LAYERS = 16
@@ -101,7 +101,7 @@ class ProbeShape:
         return self.layers * self.width * (channels + 3 * self.inner)
 
     def beyond(self, n_bytes: int, kind: GgmlType) -> ProbeShape:
-        """Return the shape with as many layers as `n_bytes` of weights require, but at least one."""
+        """Return the shape with as many layers as fit in `n_bytes` of weights, but at least one."""
         return replace(self, layers=max(1, n_bytes // kind.row_bytes(self.weights)))
 
     @property
@@ -191,7 +191,7 @@ class ThreadUsage:
 
 @dataclass(slots=True)
 class ProbeModel:
-    """A synthetic model that is loaded."""
+    """A loaded synthetic model."""
 
     context: Context
     usage: ThreadUsage
@@ -410,7 +410,7 @@ def _attending(
     per_cell = [(more - less) / (depth - ROWS[-1]) for less, more in zip(shallow, deep, strict=True)]
     starts = range(0, depth, ROWS[-1])
     pairs = combinations(zip(starts, filling, strict=True), 2)
-    # The median of all slopes (Theil 1950, Sen 1968) is robust against single disturbed calls.
+    # The median of all slopes (Theil 1950, Sen 1968) is robust against individual disturbed calls.
     slope = statistics.median((more - less) / (end - start) for (start, less), (end, more) in pairs)
     at_first = statistics.median(
         seconds - slope * start for start, seconds in zip(starts, filling, strict=True)

@@ -3,7 +3,7 @@
 The formulas rule out candidates before a dry run. Those for the cache are llama.cpp's own
 (llama-kv-cache.cpp, -iswa.cpp, llama-memory-recurrent.cpp). They are exact for dense, grouped, windowed,
 latent (MLA), short-convolution and Mamba-like models with a unified cache. Unless an architecture is known to
-have windows, every layer is treated as full attention, which overestimates rather than underestimates.
+have windows, every layer is assumed to have full attention, so the result is too high rather than too low.
 
 The formulas for compute buffers were fitted to llama.cpp's allocator on a CPU and compared with it from 2k to
 16k tokens. For Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B, they are within one percent with an f16 cache,
@@ -116,7 +116,7 @@ def layer_cache_bytes(
 def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
     """Return the size in bytes of each layer's cache in the context where a model's own layers draft.
 
-    Windowed layers are treated as full attention, which overestimates rather than underestimates.
+    Windowed layers are assumed to have full attention, so the result is too high rather than too low.
     """
     kind, sizes = _TYPES[cache_type], [0] * header.n_layers
     for layer in stated_layers(header):
@@ -132,7 +132,7 @@ class CacheRow(NamedTuple):
     windowed: bool
     """Whether tokens are dropped once they are outside the window."""
     keys: int
-    """Number of elements in the keys, not of bytes."""
+    """Number of elements (not bytes) in the keys."""
     values: int
     """Number of elements in the values; 0 if the keys contain latent values."""
 
@@ -219,7 +219,7 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
     if header.architecture in _RECURRENT_PERIODS:
         period = header.number("full_attention_interval", _RECURRENT_PERIODS[header.architecture])
         return [(layer + 1) % max(1, period) != 0 for layer in range(n)]
-    # Other models mark recurrent layers with 0 KV heads, but so do Nemotron-H's feed-forward layers.
+    # Other models mark recurrent layers with 0 KV heads. Nemotron-H also marks feed-forward layers that way.
     widths = header.per_layer("feed_forward_length", (0,) * header.n_layers)
     alone = any(width == 0 for width in widths)
     return [
@@ -319,7 +319,7 @@ def head_buffers(header: ModelHeader, own: LoadParams, n_batch: int) -> tuple[in
     """Return the sizes in bytes of the compute and output buffers of the context used by drafting layers.
 
     own: the parameters of that context. n_batch: number of tokens in the longest call to the model itself,
-    whose states the layers read.
+    which computes the states that the layers read.
     """
     compute = compute_bytes(
         header, own.context, n_seq_max=own.n_seq_max, n_ubatch=own.n_ubatch, flash=own.flash_attention

@@ -115,7 +115,7 @@ def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
 def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> DeviceSpeed:
     """Return the CPU's speed for every type: as measured, or else that of a slow laptop.
 
-    threads: a number below the measured one. More threads gain nothing, as the measured number is the best.
+    threads: how many to use. A number above the measured one gains nothing, as that one is the best.
     """
     if speed is None:
         return guessed(*_UNMEASURED)
@@ -228,14 +228,14 @@ class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the child process should measure."""
 
     threads: tuple[int, ...]
-    """Thread counts to compare, the likeliest first."""
+    """Thread counts to compare, most promising first."""
     types: tuple[GgmlType, ...]
     buffer: int
     """How many bytes to read when measuring bandwidth: too many to fit in any cache."""
     shape: AttentionShape | None = None
     """Attention shape to measure on the CPU."""
     before: DeviceSpeed | None = None
-    """The known speed. If given, only the types and the shape are measured, using its number of threads."""
+    """An earlier result. If given, only the types and the shape are measured, using its number of threads."""
     device: str = ""
     """llama.cpp's name for an accelerator; '' for the CPU."""
     rpc: tuple[str, ...] = ()
@@ -258,8 +258,8 @@ def measure_speed(
     """Measure a device for a few seconds and store the result. Raises ChildFailed.
 
     before: an earlier measurement. Unless it was disturbed, only the missing `types` are measured. If the new
-    one is disturbed, the better figures from either are used. device: llama.cpp's name for an accelerator.
-    key: the accelerator's key in the store.
+    one is disturbed, the better of the two figures is used in each case. device: llama.cpp's name for an
+    accelerator. key: the accelerator's key in the store.
     """
     extends = before is not None and not before.disturbed
     task = ProbeTask(
@@ -282,9 +282,9 @@ def measure_speed(
 
 
 def measure_attention(cpu: Cpu, memory: Memory, shape: AttentionShape, before: DeviceSpeed) -> DeviceSpeed:
-    """Measure an attention shape on the CPU. Store and return the CPU's speed including the result.
+    """Measure an attention shape on the CPU. Store and return the CPU's speed with the result added.
 
-    If it cannot be measured, the speed contains the reason, and models are planned without it.
+    If the shape cannot be measured, the speed contains the reason, and models are planned without it.
     """
     task = ProbeTask(
         threads=(before.threads,),
@@ -326,7 +326,7 @@ def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
 
 
 def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
-    """Return the better of two measurements for each figure, with the number of threads from `other`."""
+    """For each figure, return the better of two measurements; the number of threads is that of `other`."""
 
     def faster(a: Seconds, b: Seconds) -> Seconds:
         return tuple(map(min, a, b))

@@ -204,7 +204,7 @@ def _layer(tensors: list[ModelTensor]) -> Layer:
 
 
 def _attention(header: ModelHeader) -> int:
-    """Return how many operations one query takes with one key and value, over all heads in a layer."""
+    """Return how many operations one query takes for one key and value, over all heads in a layer."""
     return 2 * max(header.heads, default=0) * (header.key_length + header.value_length)
 
 

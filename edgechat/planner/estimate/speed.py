@@ -29,7 +29,7 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Number of tokens in the prompt, or before the decoded token, that predictions assume."""
+"""Number of tokens that predictions assume in the prompt, or before the decoded token."""
 _PART = 500
 """Number of prompt tokens that predictions for different depths assume."""
 
@@ -136,7 +136,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float
     """Time to first token for such a prompt, in milliseconds."""
     basis: str
-    """A phrase that says how the speed is known."""
+    """A phrase that says what the prediction is based on."""
     by_depth: tuple[SpeedAtDepth, ...] = ()
     """Speeds at those `DEPTHS` that are within the context."""
 

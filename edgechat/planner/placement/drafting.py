@@ -91,7 +91,7 @@ def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
 
 
 def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
-    """Return the cost of drafting with the model's own layers, or why it has no such layers.
+    """Return the cost of drafting with the model's own layers, or the reason why they cannot draft.
 
     beside: whether there are layers in a separate file.
     """
@@ -163,7 +163,7 @@ class HeadedModel:
     """A model with its drafting layers, which are in its own file or in a separate one."""
 
     model: ModelOnMachine
-    """The model, whose loads have room for verifying drafts and for copies of recurrent states."""
+    """The model. Its loads leave room for verifying drafts and for copies of recurrent states."""
     file: HeadFile | None = None
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
@@ -172,7 +172,7 @@ class HeadedModel:
         return load if self.file is None else load.beside(self._beside(self.file, load))
 
     def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
-        """Return the separate file's load, estimated by formula, on the output's device if it fits."""
+        """Return the separate file's load, estimated by formula: on the output's device if it fits there."""
         header = file.header
         own = load.params.of_head()
         if file.kind == "eagle3":  # in this case llama.cpp stores the logits of all tokens in a call
@@ -206,7 +206,7 @@ class HeadedModel:
     def expected_gain(self, load: LoadConfig) -> float:
         """Return how much faster replies are expected to be when drafting with the best draft length.
 
-        A step decodes all the drafted tokens and one more, and yields the accepted ones and one more.
+        A step decodes all the drafted tokens plus one, and yields the accepted tokens plus one.
         """
         n_chained = len(stated_layers(self._header)) if is_chained(self._header) else 1
         limits = [LONGEST, n_chained if n_chained > 1 else LONGEST]

@@ -57,7 +57,7 @@ and activations.
 """
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
-"""Minimum number of cores for vLLM to reserve one for its front end. Out of two, that would be half."""
+"""With fewer cores than this, vLLM must not reserve one for its front end: out of two, that would be half."""
 _LOOPBACK = "127.0.0.1"
 _CALL_PARSERS = {
     "<function=": "qwen3_coder",
@@ -184,7 +184,7 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
 def _start(
     engine: EngineName, config: Settings, *, must_run: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the start of the command line, and notes for users."""
+    """Return the first part of the command line, and notes for users."""
     facts = PROGRAMS[engine]
     try:
         start = start_of(engine, config)

@@ -1,4 +1,4 @@
-"""One model on one machine: the ways to load it, how much memory each takes, and how fast it is.
+"""One model on one machine: the ways to load it, how much memory each takes, and how fast each is.
 
 Memory sizes come from llama.cpp's dry run for a GGUF file, and from formulas for an MLX model.
 """
@@ -76,7 +76,7 @@ class DraftCosts:
     drafted: int = 0
     """Maximum number of drafted tokens in a call; 0 for no drafts."""
     n_rs_seq: int = 0
-    """Number of snapshots of each sequence's recurrent state, which is how many tokens can be undone."""
+    """Number of snapshots of each sequence's recurrent state, one for each token that can be undone."""
     mtp: bool = False
     """Whether the model's own layers (MTP) produce the drafts."""
     why_not: str = ""
@@ -112,11 +112,14 @@ class ModelOnMachine:
     adapters: tuple[AdapterPlan, ...] = ()
     """LoRA adapters. Each of their parts is placed with the tensor it modifies."""
     attention: AttentionWish = "auto"
-    """For chat models with llama.cpp. 'auto' picks the faster kind, provided that it fits as comfortably."""
+    """Kind of attention for chat models, with llama.cpp only.
+
+    'auto' picks the faster kind if it fits just as comfortably as the other.
+    """
     least_ubatch: int = 0
     """Minimum number of tokens in a micro-batch."""
     beyond: int = 0
-    """Bytes by which earlier processes with such models exceeded the formula for `program`."""
+    """How many bytes earlier processes with similar models took beyond the formula for `program`."""
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -196,8 +199,8 @@ class ModelOnMachine:
     def load_as_draft(self, context: int) -> LoadConfig:
         """Return the load as a draft model, with an 8-bit KV cache if possible: drafts are verified anyway.
 
-        MLX gets no such cache, because prefill would take more memory than the cache saves. Nor is there one
-        if plain attention, which cannot read it, is faster and fits comfortably.
+        MLX does not use an 8-bit cache, because prefill would take more memory than the cache saves. Nor does
+        llama.cpp if plain attention, which cannot read an 8-bit cache, is faster and fits comfortably.
         """
         whole = self.load(context, "f16")
         if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
@@ -380,7 +383,7 @@ class ModelOnMachine:
     def checkpoint_bytes(self, load: LoadConfig) -> int:
         """Return the memory limit for chat checkpoints: a modest fraction of the RAM that a load leaves free.
 
-        There is always room for at least one if it fits, because a chat's next turn may need it.
+        At least one checkpoint is allowed if it fits, because a chat's next turn may need it.
         """
         size = self.footprint.checkpoint(self.header, load.params)
         if not size and is_recurrent(self.header):  # a kind that the formulas do not cover
@@ -483,7 +486,7 @@ class LoadConfig:
     """Keyed by kind of memory: 'RAM', or the name of a card."""
     forecast: Forecast
     source: str
-    """A phrase that says how the sizes are known."""
+    """A phrase that says where the sizes come from."""
     buffers: tuple[Buffer, ...] = ()
     """Sizes for each buffer type; empty if they are only estimated."""
     draft: LoadConfig | None = None
@@ -509,7 +512,7 @@ class LoadConfig:
         return sum(needs.total_bytes for needs in self.needs.values())
 
     def keeping(self, n_bytes: int) -> LoadConfig:
-        """Return the load with `n_bytes` of checkpoints, which are in RAM wherever the cache is."""
+        """Return the load with `n_bytes` of checkpoints added, which are in RAM wherever the cache is."""
         return replace(self, needs=together(self.needs, {RAM: Needs(checkpoint_bytes=n_bytes)}))
 
     def seeing(self, projector: ProjectorPlan) -> LoadConfig:

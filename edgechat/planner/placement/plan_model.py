@@ -1,9 +1,9 @@
-"""Plans one file: turns its header, this machine and the user's request into a LoadPlan, with a draft model.
+"""Plans how to load one file: makes a LoadPlan from its header, this machine and the user's request.
 
-The memory that a load needs comes from llama.cpp's own allocator (`dry_run.py`). For MLX, or if the allocator
-fails, it comes from formulas. Weights are counted in full, and only once, although they are mapped from the
-file: pages that are read all the time must stay in memory, and pages that the kernel has already cached count
-as free memory.
+The plan includes a draft model if there is one. The memory that a load needs comes from llama.cpp's own
+allocator (`dry_run.py`). For MLX, or if the allocator fails, it comes from formulas. Weights are counted in
+full, and only once, although they are mapped from the file: pages that are read all the time must stay in
+memory, and pages that the kernel has already cached count as free memory.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def threads_for(
 
 
 def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPlan:
-    """Return the plan with everything that follows from a load filled in, except the reasons."""
+    """Return the plan with all fields that depend on a load filled in, except the reasons."""
     budgets = {RAM: model.budget.ram} | {card.name: card.budget for card in model.budget.cards}
     memory = tuple(
         DeviceMemory(name=name, budget_bytes=budgets.get(name, 0), **msgspec.structs.asdict(needs))
@@ -378,7 +378,10 @@ def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConf
 def _candidates(
     model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
-    """Return the possible choices, best first. An 8-bit cache is better than half the context."""
+    """Return the possible contexts and cache types, best first.
+
+    An 8-bit cache is better than half the context.
+    """
     trained = model.header.context_length
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
@@ -388,7 +391,7 @@ def _candidates(
 def _shorter(
     model: ModelOnMachine, request: PlanRequest, load: LoadConfig
 ) -> Iterator[tuple[int, CacheType]]:
-    """Yield the choices with a shorter context than a load, or with a smaller cache; see `_candidates`."""
+    """Yield the candidates that have a shorter context or a smaller cache than a load; see `_candidates`."""
     may_shrink = load.params.cache_type == "f16"
     for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
         if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
@@ -450,7 +453,7 @@ def with_draft(
 
     No draft model is needed if the model's own layers draft (MTP). insists: the user has just requested the
     drafter, so raise ModelFileError, NotADraft or DoesNotFit if it cannot draft; otherwise the plan says why
-    there is none. elsewhere: also consider catalogue models that are not on this machine.
+    there is no drafter. elsewhere: also consider catalogue models that are not on this machine.
     """
     wish = request.draft or AUTO
     if (head := _head_file(wish)) is not None:
@@ -536,7 +539,7 @@ def drafted(
 
 
 def without_draft(plan: LoadPlan, no_draft: str) -> LoadPlan:
-    """Return the plan with a reason for having no draft model."""
+    """Return the plan with an explanation of why it has no draft model."""
     explained = msgspec.structs.replace(plan, no_draft=no_draft)
     before, after = reasons.drafts(plan), reasons.drafts(explained)
     changed = tuple(after if reason == before else reason for reason in plan.reasons)

@@ -75,7 +75,7 @@ def effective(engine: EngineName) -> tuple[str, ...]:
 
 
 def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
-    """Return the start of a program's command line. Raises EngineMissing."""
+    """Return the first part of a program's command line. Raises EngineMissing."""
     facts, own = PROGRAMS[engine], config.engines.get(engine, EngineProgram())
     if own.command is not None:
         first, *rest = shlex.split(own.command)

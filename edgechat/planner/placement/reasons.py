@@ -19,7 +19,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import BACKENDS, PlanRequest
 
 LONGEST, USUAL = 32768, 16384
-"""The longest context chosen by default, and the longest that may be slow to fill, in tokens."""
+"""The longest context chosen by default, and the longest that is allowed to be slow to fill, in tokens."""
 
 _VLLM = 7 * 2**29
 """Bytes that vLLM takes on a CPU in addition to unquantized weights, including 1 GiB for its KV cache."""
@@ -247,7 +247,7 @@ def drafts(plan: LoadPlan) -> str:
 
 
 def speed(plan: LoadPlan) -> str:
-    """Return the speed and how it is known."""
+    """Return the predicted speed and what the prediction is based on."""
     predicted = plan.predicted
     assert predicted is not None
     if plan.embeddings:

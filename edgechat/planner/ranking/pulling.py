@@ -4,8 +4,8 @@
     bring(decided, observer)  # downloads what is missing
 
 The choice is made before the download, among the files in one or more repositories. Catalogue models are
-planned with the headers that ship with edgechat. Only the header of the chosen file itself is read, and if it
-differs, the file is planned again.
+planned with the headers that ship with edgechat. Besides these, only the chosen file's own header is
+read; if it differs from the shipped one, the file is planned again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
 
 @dataclass(frozen=True, slots=True)
 class RepoSource:
-    """A repository on the hub, with the models in it that were requested."""
+    """A hub repository, and the models requested from it."""
 
     want: ModelRequest
     remote: RemoteModel
@@ -91,7 +91,7 @@ class PullPart:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """The model's files, then its companions' files, though the latter are linked first."""
+        """The model's files, then its companions' files, even though companions are linked first."""
         return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
@@ -149,7 +149,7 @@ class DownloadChoice:
     modalities: tuple[Modality, ...] = ()
     """The kinds of input that the projector can read."""
     no_vision: str = ""
-    """Why there is no projector although there is one in the repository."""
+    """Why the projector in the repository is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class PullDecision:
 
     @property
     def no_vision(self) -> str:
-        """Why there is no projector although there is one in the repository."""
+        """Why the projector in the repository is not used."""
         return self.picked.no_vision if self.picked is not None else ""
 
     @property
@@ -279,7 +279,7 @@ def _source(want: ModelRequest, offline: bool) -> RepoSource:
 
 
 def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
-    """Return the repository of the draft model in the model's format, or None and the reason."""
+    """Return the repository of a draft model in the given format, or None and the reason, which may be ''."""
     if wish in (NONE, NGRAM, MTP):
         return None, ""
     if wish != AUTO:
@@ -341,7 +341,7 @@ def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) 
 def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
     """Return the path of a catalogue model's file if the user copied it into edgechat's own folder.
 
-    Returns None if there is no such file.
+    Users may copy the files of catalogue models into this folder by hand.
     """
     if want.entry is None or want.format == "mlx":
         return None

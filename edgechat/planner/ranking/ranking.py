@@ -59,14 +59,14 @@ _MAX_PLANS = 4
 _MAX_REMOTE_HEADERS = 3
 """Maximum number of headers to read from a hub repository; each means downloading several megabytes."""
 _EASY_TO_READ = 5 * 2**30
-"""Ideal size of a sample in bytes. Such a file is neither split nor quantized in an unusual way."""
+"""Ideal size of a sample in bytes. Files of this size are neither split nor quantized in unusual ways."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts and cache types to use for guesses. The last one may only just fit."""
+"""Contexts and cache types to use for guesses. The last combination may only just fit."""
 _FELT = 1.05
 """Speeds count as equal if they differ by less than this factor."""
 _SEEN = 0.002
@@ -130,7 +130,7 @@ class SurveyFindings:
     options: tuple[RankedFile, ...]
     """Either a model's files, largest first, or one file for each model, best first. Never empty."""
     chosen: RankedFile | None
-    """The best option, including alternatives; None if nothing fits."""
+    """The best option, with its alternatives; None if nothing fits."""
     instead: RankedFile | None = None
     """The best catalogue model that fits, if none of the options does."""
     unread: int = 0
@@ -170,7 +170,7 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
 
 
 def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return a model's best file after planning just a few; None if no header can be read."""
+    """Return a model's best file after planning only a few of its files; None if no header can be read."""
     candidates = (_best_of(files, machine, request) for files in _by_format(variants))
     options = [option for option in candidates if option is not None]
     best = max(options, key=lambda option: option.rank, default=None)
@@ -196,7 +196,7 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Rate a model's files, but only the likeliest in a hub repository, as each header is a download.
+    """Rate a model's files. In a hub repository, rate only the likeliest, as each header must be downloaded.
 
     Raises HubError, or ModelFileError if no header can be read.
     """
@@ -396,7 +396,7 @@ def _waiting(variant: Variant) -> float:
 
 
 def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
-    """Return an Alternative that describes an option that was not chosen and the reason."""
+    """Describe an option that was not chosen, and explain why it was not."""
     plan = option.plan
     return Alternative(
         model=option.variant.model,
@@ -416,7 +416,7 @@ def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
-    """Return the chosen option. If there is another backend, add the reason for preferring this one."""
+    """Return the chosen option, adding the reason for its backend if there was a choice."""
     other = rival(first, others)
     if other is None or first.plan is None:
         return first

@@ -118,7 +118,7 @@ def is_quick(option: RankedFile) -> bool:
 
 
 def download_bytes(option: RankedFile) -> int:
-    """Return how many bytes to download for the model, and for its draft model if that may help."""
+    """Return how many bytes to download for the model, including its draft model if that may help."""
     variant, plan = option.variant, option.plan
     if variant.path is not None:
         return 0
@@ -186,7 +186,7 @@ def seeing_model(
 
 
 def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
-    """Return the most recently used local chat model that fits, or None. The guide is considered last.
+    """Return the most recently used local chat model that fits, or None. The shipped guide model comes last.
 
     rows: local models, most recently used first.
     """
