@@ -347,12 +347,12 @@ def _note_loss(tunnel: Tunnel) -> None:
 
 
 def worker_addresses(servers: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses, as typed, of the workers among these RPC servers."""
+    """Return the addresses of the workers among some RPC servers, as the user typed them."""
     return tuple(_hosts[server] for server in servers if server in _hosts)
 
 
 def why_lost(servers: Sequence[str], *, wait: bool = False) -> str:
-    """Return why a worker among these RPC servers was lost, as a sentence; '' if none was.
+    """Return why a worker among the given RPC servers was lost, as a sentence; '' if none was.
 
     wait: whether to wait a few seconds for the reason, because an engine may die before the loss of its
     worker is noticed.
