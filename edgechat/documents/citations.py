@@ -46,7 +46,7 @@ class Quotation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def citations_in(text: str, known: Collection[int]) -> list[Citation]:
-    """Return the citations of known passages in a reply, except those in code."""
+    """Return the citations in a reply that refer to known passages, except those in code."""
     found: list[Citation] = []
     prose = _without_code(text)
     places = (run.span() for run in CITATIONS.finditer(prose))
