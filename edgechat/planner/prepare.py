@@ -122,7 +122,7 @@ def _prepared(
 
 
 def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> tuple[LoadPlan, Variant]:
-    """Return the plan for the best of these files, and that file. Raises DoesNotFit."""
+    """Return the plan for the best file, together with that file. Raises DoesNotFit."""
     if len(files) > 1:
         chosen = choose((rate(file, machine, request) for file in files), request)
         if chosen is not None and chosen.plan is not None:

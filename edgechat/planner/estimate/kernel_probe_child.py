@@ -114,7 +114,7 @@ class ProbeShape:
         return self.kv_heads or max(1, self.heads // 4)
 
     def header(self, kind: GgmlType) -> ModelHeader:
-        """Return a header for a model of this shape, whose layers have this weight type."""
+        """Return the header of a model of this shape with weights of this type."""
         tensors: list[ModelTensor] = []
 
         def add(name: str, *shape: int, kind: GgmlType = GgmlType.F32) -> None:

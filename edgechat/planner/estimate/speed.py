@@ -134,7 +134,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tps: float
     """Speed of reading a prompt of 1,000 tokens, in tokens per second."""
     ttft_ms: float
-    """Time to first token for such a prompt, in milliseconds."""
+    """Time to first token for a prompt of 1,000 tokens, in milliseconds."""
     basis: str
     """A phrase that says what the prediction is based on."""
     by_depth: tuple[SpeedAtDepth, ...] = ()
@@ -198,7 +198,7 @@ def forecast(
     cache_bytes_per_token: int,
     attending: Attending | None = None,
 ) -> Forecast:
-    """Return the forecast for a load whose parts are on these devices.
+    """Return the forecast for a load whose parts are placed on the given devices.
 
     rates: keyed by device; None is the CPU. cache_bytes_per_token: the total for all layers with full
     attention. attending: None for MLX.

@@ -406,7 +406,7 @@ class ModelOnMachine:
         return self.conditions("+".join(sorted(kinds)))
 
     def conditions(self, backend: str) -> RunConditions:
-        """Return the conditions for loads on these devices."""
+        """Return the conditions for loads that use the given devices."""
         return RunConditions(
             machine=self.processor,
             build=calibration.build(self.header.format),

@@ -216,7 +216,7 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
 
 
 def _unreadable(files: Sequence[Variant]) -> ModelFileError:
-    """Return the error for a model with no readable files, giving the reason for one of them."""
+    """Return the error for a model with no readable files, explaining why one of them cannot be read."""
     why = ""
     try:
         min(files, key=lambda file: abs(file.size - _EASY_TO_READ)).header()
