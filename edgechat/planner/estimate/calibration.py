@@ -183,7 +183,7 @@ class Calibration:
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
-        """Return the ratio of actual to forecast time under such conditions, and its source ('' if unknown)."""
+        """Return the ratio of actual to forecast time under these conditions, and its source (may be '')."""
         factors: dict[RunConditions, float] = {}
         for history in self._near(where):
             factor = self._estimate(history.decode if name == "decode" else history.prefill)

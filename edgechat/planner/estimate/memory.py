@@ -35,7 +35,7 @@ _WINDOW_PERIODS = {
     "exaone4": 4,
     "olmo2": 4,
 }
-"""In these architectures, every Nth layer has full attention, unless the file specifies a different number."""
+"""In these architectures, every Nth layer has full attention, unless the file specifies another number."""
 
 _RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PARALLEL = {"falcon-h1"}
