@@ -54,7 +54,7 @@ class _Rules:
     """The rules in each .gitignore, outermost first, with the path from its folder to this one."""
 
     def of(self, folder: Path, name: str = "") -> _Rules:
-        """Return the rules for the subfolder `name`; without a name, add this folder's own .gitignore."""
+        """Return these rules and those in `folder`: the subfolder `name`, or this folder if that is empty."""
         below = tuple((spec, f"{prefix}{name}/") for spec, prefix in self.specs) if name else self.specs
         own = _read_rules(folder / ".gitignore")
         return _Rules(below if own is None else (*below, (own, "")))

@@ -17,7 +17,7 @@ _PATIENCE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server, described as an agent needs it."""
+    """What an agent needs to know about a server."""
 
     url: str
     """Base URL, without /v1."""

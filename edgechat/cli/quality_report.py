@@ -114,7 +114,7 @@ def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[s
 
 
 def with_error(estimate: Estimate) -> str:
-    """Return a figure with its standard error, which is rounded to two digits: '0.03124 ± 0.00041'."""
+    """Return a figure with its standard error, rounded to two digits: '0.03124 ± 0.00041'."""
     if not estimate.error > 0:
         return figure(estimate.value)
     digits = max(0, 1 - math.floor(math.log10(estimate.error)))

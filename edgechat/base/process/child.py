@@ -1,7 +1,7 @@
 """Child processes that answer requests one at a time, with limits on time and memory.
 
-They run code that may hang, use unlimited memory or abort the process, such as an untrusted template or a
-native allocator. `Child.ask` returns an answer or raises ChildLost within a limited time.
+They run code that may hang, use unbounded memory or abort the process, such as an untrusted template or a
+native allocator. `Child.ask` returns an answer or, at its time limit, raises ChildLost.
 """
 
 from __future__ import annotations

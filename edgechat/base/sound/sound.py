@@ -36,7 +36,7 @@ class Samples(msgspec.Struct, frozen=True):
 
 
 class Sound(msgspec.Struct, frozen=True, tag="sound"):
-    """A sound on this machine."""
+    """An audio clip stored on this machine."""
 
     digest: str
     """BLAKE2b of the file's bytes (32 hexadecimal digits), which identifies the sound under any name."""

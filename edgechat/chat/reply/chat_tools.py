@@ -64,7 +64,7 @@ class ChatTools:
         return ToolSet(tuple(usable), tuple(problems), found.servers)
 
     async def asking(self, chat_id: str, ask: Ask) -> Permission:
-        """Return a permission that asks the user about calls in a chat. Raises StoreError."""
+        """Return a Permission that asks the user to approve a chat's calls. Raises StoreError."""
         return AskingPermission(await self.consents(), chat_id, ask)
 
     async def consents(self) -> ConsentStore:

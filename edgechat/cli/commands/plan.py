@@ -170,7 +170,7 @@ def _lines(survey: SurveyFindings) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield each row as its mark and its cells, with aligned columns and without empty ones."""
+    """Yield each row's mark and cells, with columns aligned and empty columns dropped."""
     marks, *columns = (column for column in zip(*rows, strict=True) if any(column[1:]))
     lines = table([tuple(map(flat, row)) for row in zip(*columns, strict=True)]).split("\n")
     yield from (f"{mark} {line}" for mark, line in zip(marks, lines, strict=True))

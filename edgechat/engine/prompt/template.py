@@ -233,5 +233,5 @@ def begins_reply(messages: Sequence[Message]) -> bool:
 
 
 def begins_answer(messages: Sequence[Message]) -> bool:
-    """Return True if the last message is the start of the answer, after any thought."""
+    """Return True if the last message is the start of an answer, not only of its thinking."""
     return begins_reply(messages) and bool(messages[-1].content)

@@ -209,7 +209,7 @@ class Constraints:
         return llguidance.LLTokenizer(wrapped, eos_token=ends, slices=[])
 
     def close(self) -> None:
-        """End the process and the threads, which use the vocabulary."""
+        """Stop the process and the threads that use the vocabulary."""
         self._closed = True
         self._child.close()
         for executor in self._executors.values():

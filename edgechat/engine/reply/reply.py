@@ -142,7 +142,7 @@ class Reply:
         return self._answer_text(text) if self._calls is None else self._split_answer(self._calls.feed(text))
 
     def _split_answer(self, items: list[Item]) -> list[Shown]:
-        """Return what can be shown of these items, up to the end of the answer."""
+        """Return the part of these items that can be shown, up to the end of the answer."""
         assert self._calls is not None
         shown: list[Shown] = []
         for item in items:

@@ -1,4 +1,4 @@
-"""A model on a remote engine, described by plain values."""
+"""A model on a remote engine, represented as plain data."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class DownloadChoice:
     """The name of a catalogue model that would fit instead."""
     draft: PullPart | None = None
     no_draft: str = ""
-    """Why there is no draft model although the user wanted one."""
+    """Why there is no draft model, even though the user asked for one."""
     modalities: tuple[Modality, ...] = ()
     """The kinds of input that the projector can read."""
     no_vision: str = ""
@@ -165,7 +165,7 @@ class PullDecision:
 
     @property
     def no_draft(self) -> str:
-        """Why there is no draft model although the user wanted one."""
+        """Why there is no draft model, even though the user asked for one."""
         return self.picked.no_draft if self.picked is not None else ""
 
     @property

@@ -80,7 +80,7 @@ class Activity(Static):
         return ["━" * done, ("━" * (_BAR_WIDTH - done), "dim")]
 
     def _cells(self, share: float, cached: float) -> _Parts:
-        """Return the map of the prompt: characters for its parts, at least one for each that is not empty."""
+        """Return the map of the prompt: a run of characters for each part that is not empty."""
         n = max(8, min(_CELLS, self.content_size.width - len(self._text) - 10))
         n_cached = min(n - 2, max(1, round(cached * n))) if cached else 0
         n_done = min(n, max(n_cached + (share > cached), round(share * n)))
