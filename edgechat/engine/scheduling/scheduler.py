@@ -16,7 +16,7 @@ from itertools import pairwise
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import AdapterSet, Backend, BatchPart, Interruption, MediaRun, is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
-from edgechat.engine.scheduling.call_cost import CallCost
+from edgechat.engine.scheduling.call_cost import TILE, CallCost
 from edgechat.engine.scheduling.sequence import Sequence
 
 _HEADROOM = 32
@@ -141,11 +141,15 @@ class Scheduler:
         If the shortest prompt is not the first, it gets half of the tokens. It then does not have to wait for
         a long prompt, and the long prompt does not starve.
         """
-        if not prompts:
+        if not prompts or (n_streams and self.cost.is_late(n_streams)):
             return []
+        n_left, most = sum(seq.n_pending for seq in prompts), self._backend.n_batch - n_streams
         lone = self._can_interrupt()
-        wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(self._n_streams)
-        left = max(min(wanted, self._backend.n_batch - n_streams), 1)
+        wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(self._n_streams, n_left)
+        left = max(min(wanted, most), 1)
+        # Less than a tile would be slow by itself.
+        if 0 < n_left - left < TILE <= min(left + n_streams, most):
+            left = n_left if n_left <= most else n_left - TILE
         planned: Planned = []
         if (shortest := min(prompts, key=lambda seq: seq.n_pending)) is not prompts[0]:
             planned.append(self._part(shortest, max(left // 2, 1)))

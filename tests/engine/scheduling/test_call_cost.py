@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgechat.engine.scheduling.call_cost import CALL_LIMIT, LONE_LIMIT, STEPS, CallCost
+from edgechat.engine.scheduling.call_cost import CALL_LIMIT, LONE_LIMIT, STEPS, TILE, CallCost
 
 
 def settle(seconds, calls=30, warm=True):
@@ -103,6 +103,47 @@ def test_a_prompt_keeps_its_share_beside_streams(n_streams):
     alone = few_rows(355)
     assert seconds <= 2 * alone
     assert longest <= max(CALL_LIMIT, STEPS * few_rows(n_streams))
+
+
+def tiles(n):
+    """Seconds of n rows at depth 5,000 with flash attention on a processor (0.5B, Q8_0, two cores)."""
+    return 0.04 + n * (0.004 if n >= TILE else 0.0164)
+
+
+@pytest.mark.parametrize("n_streams", [1, 3, 7])
+def test_tiles_are_computed_where_fewer_rows_cost_more(n_streams):
+    """A chunk of eight tokens and one of a tile both seemed to cost most for each token beyond it."""
+    cost = CallCost()
+    cost.observe(1, 0, tiles(1))
+    cost.observe(0, 512, tiles(512))
+    for _ in range(5):
+        cost.observe(n_streams, 0, tiles(n_streams))
+    limit, left, calls = max(CALL_LIMIT, STEPS * tiles(n_streams)), 1200, []
+    while left > 0:
+        size = 0 if cost.is_late(n_streams) else min(cost.prompt_tokens(n_streams, left), left)
+        calls.append(tiles(n_streams + size))
+        cost.observe(n_streams, size, calls[-1])
+        left -= size
+    assert sum(calls) < 3 * tiles(1200), "which takes seven times as long in chunks of eight"
+    assert sum(calls) / len(calls) <= limit, "streams keep their pace on average"
+    assert max(calls) <= 3 * limit
+
+
+def test_less_than_a_tile_is_left_to_small_chunks():
+    cost = CallCost()
+    cost.observe(1, 0, tiles(1))
+    cost.observe(0, 512, tiles(512))
+    cost.observe(1, 16, tiles(17))
+    assert cost.prompt_tokens(1, TILE - 1) == TILE - 1
+    assert cost.prompt_tokens(1, TILE - 2) < 16
+
+
+def test_a_tile_that_takes_much_too_long_is_not_computed():
+    cost = CallCost()
+    cost.observe(1, 0, 10 * tiles(1) / 4)
+    cost.observe(0, 512, 10 * tiles(512))
+    cost.observe(1, 4, 10 * tiles(5))
+    assert cost.prompt_tokens(1, 1000) < 16
 
 
 def test_what_few_streams_cost_does_not_make_prompts_dear():

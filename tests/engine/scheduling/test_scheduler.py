@@ -121,11 +121,30 @@ def test_streams_have_chunks_beside_them_that_cost_no_more_than_they_bear(make):
     call(scheduler)
     for n_prompt in (16, 64, 256, 1024):
         scheduler.cost.observe(1, 0, 0.01)
-        scheduler.cost.observe(1, n_prompt, 0.01 + n_prompt / 1000)
+        scheduler.cost.observe(0, n_prompt, 0.01 + n_prompt / 1000)
     scheduler.add(asking("b", text(4000, of=1)))
     beside, alone = (scheduler.cost.prompt_tokens(n) for n in (1, 0))
     assert beside != alone
     assert sizes(scheduler.plan()) == [("a", 1), ("b", beside)]
+    scheduler.cost.observe(1, 256, 0.6)
+    assert sizes(scheduler.plan()) == [("a", 1)], "it catches up"
+    for _ in range(2):
+        scheduler.cost.observe(1, 0, 0.01)
+    assert len(scheduler.plan()) == 2
+
+
+@pytest.mark.parametrize(
+    ("n_prompt", "n_batch", "expected"),
+    [(552, 512, [488, 64]), (552, 1024, [552]), (600, 512, [512, 88]), (128 + 63, 512, [191])],
+)
+def test_no_chunk_of_less_than_a_tile_is_left(make, n_prompt, n_batch, expected):
+    scheduler = make(asking("a", text(3)), n_batch=n_batch)
+    call(scheduler)
+    scheduler.remove(scheduler.find("a"), keep_cache=False)
+    for size in (16, 64, 256, 512):
+        scheduler.cost.observe(0, size, 0.01 + size / 4096)
+    scheduler.add(asking("b", text(n_prompt, of=1)))
+    assert [size for ((_, size),) in calls(scheduler, len(expected))] == expected
 
 
 def test_what_mixes_nothing_takes_streams_and_prompts_in_turn(make):
