@@ -21,6 +21,7 @@ from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import PlanRequest
 from edgechat.settings import SamplingDefaults
+from tests import scripted
 from tests.kit import tiny
 
 pytestmark = pytest.mark.slow
@@ -50,7 +51,7 @@ async def session(tmp_path):
     await opened.close()
 
 
-def begin(tmp_path, context=8192):
+def begin(tmp_path, context=8192, model=None):
     real = SessionServices.real(PlanRequest(context=context, draft="none"))
     options = CommandLineOptions(
         sampling=SamplingDefaults(temperature=0.0), max_tokens=4, documents=("town",)
@@ -59,7 +60,7 @@ def begin(tmp_path, context=8192):
     def prepare(model, *, leaving=()):
         return msgspec.structs.replace(real.prepare(model, leaving=leaving), forecast=SLOW)
 
-    return ChatSession(replace(real, prepare=prepare), str(tiny()), options=options)
+    return ChatSession(replace(real, prepare=prepare), str(model or tiny()), options=options)
 
 
 async def ask(session, conversation, question):
@@ -136,9 +137,10 @@ async def test_a_chat_remembers_its_documents(tmp_path, running):
     assert session.chosen_documents(conversation.settings) == ("town",)
 
 
-@pytest.mark.usefixtures("town")
+@pytest.mark.usefixtures("town", "scripted_workers")
 async def test_a_second_question_computes_only_itself_also_after_a_restart(tmp_path):
-    first = begin(tmp_path)
+    model = scripted.write(tmp_path / "slow.gguf", context=8192, prompt_token_ms=0.3)
+    first = begin(tmp_path, model=model)
     try:
         conversation = await first.begin()
         usage = await ask(first, conversation, "Which lamp?")
@@ -148,7 +150,7 @@ async def test_a_second_question_computes_only_itself_also_after_a_restart(tmp_p
         assert usage.cached_tokens >= 0.98 * (usage.prompt_tokens - len("Which boat is it?"))
     finally:
         await first.close()
-    again = begin(tmp_path)
+    again = begin(tmp_path, model=model)
     try:
         usage = await ask(again, await again.begin(), "At what time?")
     finally:
