@@ -134,13 +134,14 @@ class CallCost:
         first = self.stream_seconds() + self._graph
         base = self.stream_seconds(max(n_streams, 1)) + self._graph
         limit = _AIM * self._limit(n_streams)
+        has_tile = n_streams + n_left >= TILE
         n_many = 1 + int((limit - first) / many)
-        if n_many >= TILE:
+        if has_tile and n_many >= TILE:
             return _even(n_many)
         n_few = max(_even(n_streams + int((limit - base) / few)) - n_streams, _LEAST_CHUNK)
         seconds, tile_seconds = base + few * n_few, first + many * (TILE - 1)
         pays = (TILE - n_streams) / tile_seconds >= _PAYS * n_few / seconds
-        if pays and n_streams + n_left >= TILE and tile_seconds <= _STRETCH * limit:
+        if has_tile and pays and tile_seconds <= _STRETCH * limit:
             return TILE
         return min(n_streams + n_few, TILE - 1)
 

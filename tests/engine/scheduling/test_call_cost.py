@@ -136,6 +136,9 @@ def test_less_than_a_tile_is_left_to_small_chunks():
     cost.observe(1, 16, tiles(17))
     assert cost.prompt_tokens(1, TILE - 1) == TILE - 1
     assert cost.prompt_tokens(1, TILE - 2) < 16
+    cost.observe(0, 512, 0.1)
+    assert cost.prompt_tokens(1, TILE - 1) > TILE
+    assert cost.prompt_tokens(1, TILE - 2) < 16, "even if a tile would be within the limit"
 
 
 def test_a_tile_that_takes_much_too_long_is_not_computed():
