@@ -1,8 +1,12 @@
 """The whole app in a terminal with the guide: first run, pull, chat, a crash, search, quit, resume."""
 
+import fcntl
+import os
 import signal
 import sqlite3
 import sys
+import termios
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +24,19 @@ def terminal(home, tmp_path, hub, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     with Terminal(tmp_path / "terminal", home=home) as opened:
         yield opened
+
+
+def unread(pid: int) -> int:
+    """Return how many bytes wait in the pipes of a process that is stopped; 1 where that cannot be seen."""
+    if sys.platform != "linux":
+        return 1
+    waiting = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        if os.readlink(link).startswith("pipe:"):
+            pipe = os.open(link, os.O_RDONLY | os.O_NONBLOCK)
+            waiting += int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+            os.close(pipe)
+    return waiting
 
 
 def test_from_the_first_start_to_the_second(terminal, hf_cache):
@@ -43,6 +60,7 @@ def test_from_the_first_start_to_the_second(terminal, hf_cache):
     worker.send_signal(signal.SIGSTOP)
     terminal.ask("What is a draft model?")
     terminal.until("Waiting for the model")
+    terminal.until(lambda: unread(worker.pid) > 0)  # a worker that dies earlier is replaced without a word
     worker.kill()
     terminal.until("The engine process ended unexpectedly")
     assert "Traceback" not in terminal.screen
