@@ -1,4 +1,4 @@
 """Foundations for the other packages: errors, folders, safe text, formulas, media, child processes.
 
-It imports nothing else from edgechat. Read `errors.py` first, then `process/`.
+This package imports nothing else from edgechat. Read `errors.py` first, then `process/`.
 """

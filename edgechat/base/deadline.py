@@ -52,7 +52,7 @@ class ProgressWatch:
 def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
     """Run `work` in a thread and return its result, or raise its exception.
 
-    Raises OutOfTime after `seconds` (math.inf: no limit), or after `idle` seconds without a `beat`. The
+    Raises OutOfTime after `seconds` (math.inf means no limit), or after `idle` seconds without a `beat`. The
     daemon thread is then left to finish on its own.
     """
     watch, outcome = ProgressWatch(), Future[T]()

@@ -319,7 +319,7 @@ class RequestRefused(EngineError):
 
 
 def by_name(name: str) -> type[EdgechatError]:
-    """Return the error class with this name; EngineError for an unknown name."""
+    """Return the error class with this name, or EngineError if there is none."""
     candidate = globals().get(name)
     if isinstance(candidate, type) and issubclass(candidate, EdgechatError):
         return candidate

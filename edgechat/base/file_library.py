@@ -25,7 +25,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 _MOST_FACTS = 1024
 """Maximum size of a DIGEST.json, in bytes."""
 _NEW = 3600.0
-"""For how many seconds a file counts as new, since the message it belongs to may not be saved yet."""
+"""Seconds during which a file counts as new, since the message it belongs to may not be saved yet."""
 
 
 class Facts(Protocol):
@@ -54,9 +54,9 @@ class LibraryEntry:
 
     digest: str
     size: int
-    """In bytes."""
+    """Size in bytes."""
     used: float
-    """When it was last added (POSIX time)."""
+    """POSIX time at which the file was last added."""
 
 
 def digest_of(data: bytes) -> str:
@@ -73,7 +73,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
     """
 
     what: ClassVar[str]
-    """The kind of file, for messages: 'image'."""
+    """The kind of file, for messages, such as 'image'."""
     extensions: ClassVar[dict[str, str]]
     """File name extensions, keyed by format."""
     not_stored: ClassVar[type[EdgechatError]]

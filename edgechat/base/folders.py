@@ -41,7 +41,7 @@ class FolderContents:
     come later.
     """
     unread: list[str] = field(default_factory=list)
-    """Folders whose entries are missing or incomplete: they are unreadable, or the walk ended early."""
+    """Folders not listed, or not in full: they are unreadable or too deep, or the walk ended early."""
     is_complete: bool = True
     """False if the walk ended early, or skipped folders that are nested too deeply."""
 
@@ -54,7 +54,7 @@ class _Rules:
     """The rules in each .gitignore, outermost first, with the path from its folder to this one."""
 
     def of(self, folder: Path, name: str = "") -> _Rules:
-        """Return these rules and those in `folder`: the subfolder `name`, or this folder if that is empty."""
+        """Return these rules plus those in `folder`: the subfolder `name`, or this folder if `name` is ''."""
         below = tuple((spec, f"{prefix}{name}/") for spec, prefix in self.specs) if name else self.specs
         own = _read_rules(folder / ".gitignore")
         return _Rules(below if own is None else (*below, (own, "")))
@@ -107,7 +107,7 @@ def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
 
 
 def told_size(path: Path) -> str:
-    """Return the size of a file as shown after its name in a list; '' if the file is gone."""
+    """Return the size of a file as shown after its name in a list, or '' if the file is gone."""
     try:
         return f"  {path.lstat().st_size:,} bytes"
     except OSError:

@@ -129,9 +129,9 @@ def to_stderr() -> None:
 
 
 def to_terminal(*, verbose: bool, debug: bool) -> None:
-    """In a server: also print records.
+    """In a server: also print records, from WARNING upwards.
 
-    verbose: from INFO upwards. debug: with full exceptions.
+    verbose: whether to print INFO records too. debug: whether to print full exceptions.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)

@@ -70,8 +70,8 @@ def cache_dir() -> Path:
 def read_bytes(path: Path, most: int) -> bytes:
     """Return the contents of a regular file of at most `most` bytes.
 
-    Raises OSError, including for longer files, and for pipes and devices, which might never end. The error's
-    text then completes "cannot be read:".
+    Raises OSError, including for longer files, and for pipes and devices, which might never end. The
+    error's `strerror` completes 'cannot be read: ...'.
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:

@@ -17,7 +17,7 @@ _DENIED = (errno.EACCES, errno.EPERM)
 
 
 def why_unwritable(path: Path, error: sqlite3.Error | OSError) -> str | None:
-    """Return why a file cannot be written to ("the disk is full"); None if the error has another cause."""
+    """Return why a file is not writable ('the disk is full'), or None if the error has another cause."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.ENOSPC or code == sqlite3.SQLITE_FULL:

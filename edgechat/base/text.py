@@ -84,7 +84,7 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def mebibytes(n_bytes: int) -> str:
-    """Return a size as text: '812 MiB', '4.6 GiB'; '12 KiB' if it would be 0 MiB."""
+    """Return a size as text: '812 MiB' or '4.6 GiB', but '12 KiB' if it would be 0 MiB."""
     mib = n_bytes / 2**20
     if 0 < mib < 0.5:
         return f"{max(1, round(n_bytes / 2**10))} KiB"
@@ -112,7 +112,7 @@ def rough_seconds(n: float) -> str:
 
 
 def by_drafts(speedup: float, digits: int) -> str:
-    """Return the speedup from drafting as text: '1.38x by drafts'; '' if it is barely noticeable."""
+    """Return the speedup from drafting as text ('1.38x by drafts'), or '' if it is barely noticeable."""
     return f"{speedup:.{digits}f}x by drafts" if speedup >= _NOTABLE_SPEEDUP else ""
 
 

@@ -1,1 +1,1 @@
-"""Measures models on this machine: speed, memory use, C(n), ways of decoding, and loss from quantization."""
+"""Benchmarks of models on this machine: speed, memory use, C(n), ways of decoding, and quantization loss."""

@@ -1,7 +1,7 @@
 """Perplexity of a model on a text, and divergence from another model, computed from logits using only numpy.
 
-Both are computed as in llama.cpp's tools/perplexity, including the standard errors. Those assume that tokens
-are independent of each other, which is not quite true of real text.
+Both are computed as in llama.cpp's tools/perplexity, including the standard errors, which assume that tokens
+are independent. That is not quite true of real text.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ HEAD = 4
 They hold the scale and the lowest log probability, each as a 32-bit float.
 """
 _BLOCK = 1 << 20
-"""How many bytes of logits each thread processes at a time: few enough to stay in the CPU cache."""
+"""Number of bytes of logits that each thread processes at a time: few enough to fit in the CPU cache."""
 _DEEPEST = 16.0
-"""Range of the codes in nats, counting down from the likeliest token. Anything below it is clamped."""
+"""Range of the codes, in nats below the most likely token. Anything lower is clamped."""
 _ENOUGH = 10
-"""Like llama.cpp, give no standard error for this many tokens or fewer."""
+"""Number of tokens up to which no standard error is given, as in llama.cpp."""
 _TAIL = 0.999
 
 
@@ -41,7 +41,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Divergences(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a model's predictions diverge from those of the base, in nats."""
+    """How far a model's predictions diverge from the base's, in nats."""
 
     mean: Estimate
     median: Estimate
@@ -60,7 +60,7 @@ class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
     n_tokens: int
     perplexity: Estimate
     divergence: Divergences | None = None
-    """None if there was no base."""
+    """The divergence from the base, or None if there was no base."""
 
 
 def token_scores(
@@ -68,8 +68,8 @@ def token_scores(
 ) -> Floats:
     """Return the scores [4, n] of the target tokens, in nats; see NLL, BASE_NLL, KLD and SAME_TOP.
 
-    logits: [n, n_vocab]. base: logits of the base for the same tokens, or rows from its base file. If None,
-    the model is compared with itself.
+    logits: [n, n_vocab]. base: the base's logits for the same tokens, rows from a base file, or None to
+    compare the model with itself.
     """
     scores = np.empty((4, len(targets)), np.float32)
     n_rows = max(1, _BLOCK // logits[:1].nbytes)
@@ -105,7 +105,7 @@ def _block(
         np.exp(logs, out=weights)
         weights *= logs > -_DEEPEST  # llama.cpp skips the rest; multiplying is faster than assigning
         mass = weights.sum(1).astype(np.float64)
-        # Shift by log_total in float32, then by the remainder in float64, to avoid loss by cancellation.
+        # Shift by log_total in float32, then by the remainder in float64, to avoid cancellation errors.
         shift = log_total.astype(np.float32)
         logs -= logits
         logs += shift[:, None]
@@ -123,7 +123,7 @@ def _block(
 def _softmax(
     logits: Floats, out: Floats | None = None
 ) -> tuple[npt.NDArray[np.intp], Floats, Floats, npt.NDArray[np.float64]]:
-    """Return the likeliest tokens, exp(logits - maximum), the sum of that in each row, and log sum exp."""
+    """Return, for each row, the most likely token, exp(logits - maximum), its sum, and the log-sum-exp."""
     top = logits.argmax(1)
     highest = logits[np.arange(len(top)), top]
     weights = np.subtract(logits, highest[:, None], out=out)

@@ -1,4 +1,4 @@
-"""Runs long tasks in child processes that report progress. Contains the code for both sides."""
+"""Long tasks in child processes that report progress: the code for both sides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Task = TypeVar("_Task", bound=msgspec.Struct)
 
 
 class BenchProgress(msgspec.Struct, frozen=True, tag=True):
-    """Names the step that has just started."""
+    """A progress report: the step that has just started."""
 
     text: str
 
@@ -79,7 +79,10 @@ def _log_end(log: BinaryIO) -> str:
 
 
 def answer(kind: type[_Task], work: Callable[[_Task, Tell], msgspec.Struct]) -> None:
-    """In a child process, receive a task of this kind, run `work` on it and send back the result or error."""
+    """Receive a task of this kind, run `work` on it, and send back the result or the error.
+
+    Called in a child process.
+    """
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     payload = frames.read(incoming)

@@ -1,4 +1,4 @@
-"""Measures the quality of model files: picks models and a base, scores what is not cached, and reports."""
+"""Quality measurement: selects models and a base, scores what is not cached, and builds the report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 
 _CORRECTS = 1000
-"""A measurement only corrects later plans if it covers at least this many tokens."""
+"""Minimum number of tokens that a measurement must cover to correct later plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,10 @@ class QualityRequest:
     plan: PlanRequest
     n_ctx: int
     n_chunks: int
-    """Number of chunks to score; 0 for the whole text."""
+    """Number of chunks to score; 0 means the whole text."""
     against: str | None = None
     text: Path | None = None
-    """Path to the text to score; None for the text shipped with edgechat."""
+    """Path to the text to score, or None for the text shipped with edgechat."""
     cache_types: tuple[CacheType, ...] = ()
     base_file: Path | None = None
     save_base: Path | None = None
@@ -82,7 +82,7 @@ class MeasuredModel:
     tokens_per_second: float
     is_base: bool
     is_chosen: bool = False
-    """Whether the planner would choose this one out of the models measured."""
+    """Whether the planner would choose this model over the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ def _score_missing(
 
 
 def _identity(one: Candidate) -> bytes:
-    """Return a key that covers everything that a model's predictions depend on."""
+    """Return a key made from everything that affects a model's predictions."""
     plan = one.plan
     return fingerprint_of(
         plan.model_path, f"{build(one.model.found.format)} {plan.cache_type} {plan.devices}"
@@ -223,7 +223,7 @@ def _file_hash(path: Path) -> bytes:
 
 
 def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
-    """Record the losses for use in later plans, provided that the base is as good as unquantized."""
+    """Record the losses for later plans, if the base is as good as an unquantized model."""
     if quality_class(base.plan.quant) is not QualityClass.REFERENCE:
         return
     for one in models:
@@ -233,7 +233,7 @@ def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
 
 
 def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str] | None:
-    """Return the file and cache type that the planner would choose, or None if there is no choice."""
+    """Return the file and cache type that the planner would choose, or None if it has no choice."""
     files = [of_local(one.model) for one in models if one.plan.cache_type == "f16"]
     if len(files) < 2:
         return None
@@ -247,11 +247,11 @@ def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str
 
 
 _ROOM = 256
-"""Number of cells to allow in the KV cache beyond one chunk."""
+"""Number of spare cells in the KV cache, in addition to one chunk."""
 _CALL = 512
-"""Tokens per call, the same as llama-perplexity's n_ubatch."""
+"""Number of tokens per call, as in llama-perplexity (n_ubatch)."""
 _LOGITS = 512 << 20
-"""Bytes to allow for the logits of half a call, which plans do not take into account."""
+"""Number of bytes needed for the logits of half a call, in addition to the planned memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ def select(
     cache_types: Sequence[CacheType],
     has_base_file: bool,
 ) -> Selection:
-    """Find the models. The base is the one named by `against`, or else the most accurate one.
+    """Find the models to measure and their base: the one named by `against`, or else the most accurate one.
 
     Raises ModelNotFound, BadRequest, and anything that `prepare` raises.
     """
@@ -336,14 +336,17 @@ def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
 
 
 def _usable(models: Iterable[LocalModel]) -> list[LocalModel]:
-    """Drop MLX models if MLX is not installed, unless that leaves none, so that the error mentions MLX."""
+    """Leave out MLX models if MLX is not installed.
+
+    If there are no other models, keep them, so that the error mentions MLX.
+    """
     found = list(models)
     usable = [model for model in found if model.found.format != "mlx" or not mlx.missing()]
     return usable or found
 
 
 def _siblings(model: LocalModel) -> list[LocalModel]:
-    """Return the local files that appear from their names to belong to the same model."""
+    """Return the local files that belong to the same model, judging by their names."""
     here = inventory()
     if model.entry is not None:
         return _usable(here.of(model.entry))
@@ -418,7 +421,7 @@ def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: Cache
 
 
 def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
-    """Group models to be loaded together. Each group has the base and as many others as fit alongside it.
+    """Group the models that are loaded together: the base, and as many others as fit alongside it.
 
     Raises DoesNotFit if the base does not fit alongside one of the others.
     """
@@ -439,7 +442,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
 
 
 def _excess(models: Sequence[Candidate]) -> int:
-    """Return by how many bytes the models, loaded together, would exceed the memory of a device."""
+    """Return the number of bytes by which the models, if loaded together, would exceed a device's memory."""
     needed: dict[str, int] = {}
     budgets: dict[str, int] = {}
     for one in models:

@@ -39,7 +39,7 @@ from edgechat.engine.worker.worker import open_backend
 _SEQUENCE = 0
 _SHORTEST = 512  # smallest --ctx allowed, in tokens
 _SPEED_DEPTH, _SPEED_TOKENS = 64, 24
-"""When measuring speed: how many tokens are cached first, and how many are then decoded one at a time."""
+"""How many tokens are cached before speed is measured, and how many are then decoded one at a time."""
 Tokens = npt.NDArray[np.int32]
 
 
@@ -109,8 +109,6 @@ def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens
 
 
 class _Scoring:
-    """Scores the chunks of a text with one or more models."""
-
     def __init__(
         self,
         task: QualityTask,
@@ -123,7 +121,7 @@ class _Scoring:
         self._base_file = base_file
         first = loaded[0].backend.vocabulary
         self._width = min(one.backend.vocabulary.size for one in loaded)
-        """Number of tokens in the vocabulary to compare. Some models pad their rows of logits."""
+        """Number of logits to compare in each row, because some models pad their rows."""
         self._bos = first.tokenize("", bos=True, special=False)[:1]
         n_base = base_file.n_vocab if base_file is not None else first.size
         if base_file is not None and any(one.backend.vocabulary.size != n_base for one in loaded):
@@ -174,7 +172,7 @@ class _Scoring:
             part = BatchPart(_SEQUENCE, start, fed[start:stop].tolist(), max(0, stop - first_row))
             for at, one in enumerate(models):
                 rows = one.backend.decode([part])[: len(targets)]
-                if not len(targets):  # nothing scored: before the second half, or the last token
+                if not len(targets):  # nothing to score: first half, or last token only
                     continue
                 if at == 0 and self._writer is not None:
                     self._writer.write(coded(rows, self._pool))
@@ -208,7 +206,7 @@ class _Scoring:
 
 
 def _decode_speed(backend: Backend, tokens: Tokens) -> float:
-    """Return how fast tokens are decoded one at a time, in tokens per second."""
+    """Measure the speed of decoding tokens one at a time, in tokens per second."""
     backend.truncate(_SEQUENCE, 0)
     depth = min(_SPEED_DEPTH, len(tokens) // 2)
     backend.decode([BatchPart(_SEQUENCE, 0, tokens[:depth].tolist(), 1)])

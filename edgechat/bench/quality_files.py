@@ -32,8 +32,8 @@ class ScoreFile:
 
         b"edgechat scores 1\n", then tokens per second as a float64, then float32 [4, n] for each chunk
 
-    The file is named after a hash of everything that affects the scores. If the last chunk is incomplete, it
-    is cut off.
+    The file is named after a hash of everything that affects the scores. An incomplete chunk at the end is
+    discarded.
     """
 
     def __init__(self, path: Path, n_scored: int) -> None:
@@ -92,7 +92,7 @@ class ScoreFile:
 
 
 def score_path(*parts: bytes) -> Path:
-    """Return the path of the file for scores that depend on `parts`. Raises FolderError or DiskError."""
+    """Return the path of the score file named after a hash of `parts`. Raises FolderError or DiskError."""
     digest = blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -147,8 +147,8 @@ class BaseFile:
     """An untrusted base file: the tokens of a text and a model's predictions for them.
 
     Such files are written by llama-perplexity --kl-divergence-base. They start with b"_logits_", followed by
-    n_ctx, n_vocab and n_chunks (int32 each) and the tokens [n_chunks, n_ctx]. Then, for each chunk, come the
-    rows for its scored tokens, which consist of 16-bit numbers; see `divergence.coded`.
+    n_ctx, n_vocab and n_chunks (int32 each), and the tokens [n_chunks, n_ctx]. Then come the rows for the
+    scored tokens of each chunk. A row consists of 16-bit numbers; see `divergence.coded`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -182,7 +182,7 @@ class BaseFile:
         if tokens.min() < 0 or tokens.max() >= self.n_vocab:
             raise BadRequest(f"{path.name} is damaged: it has tokens that are not in its vocabulary.")
         self.tokens: npt.NDArray[np.int32] = np.array(tokens)
-        """The tokens as [n_chunks, n_ctx]."""
+        """Shape: [n_chunks, n_ctx]."""
         shape = (self.n_chunks, self._n_rows, row_codes(self.n_vocab))
         self._rows = np.memmap(path, "<u2", "r", _BASE_HEADER_BYTES + 4 * n_tokens, shape)
 
@@ -273,18 +273,18 @@ class QualityTask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     n_ctx: int
     """Number of tokens per chunk."""
     n_chunks: int
-    """Number of chunks to score; 0 for the whole text."""
+    """Number of chunks to score; 0 means the whole text."""
     models: tuple[ScoredModel, ...]
     has_base: bool = False
     """Whether the first model is the base for the others."""
     base_file: str = ""
     """Path to stored predictions to compare with. If given, their tokens are used instead of the text."""
     save_base: str = ""
-    """Path for saving the first model's predictions."""
+    """Path where the first model's predictions are saved."""
 
 
 class Scored(msgspec.Struct, frozen=True, tag=True):
-    """Reports that the text was scored."""
+    """The child process's answer once it has scored the text."""
 
     n_chunks: int
 

@@ -14,7 +14,7 @@ CEILING, PLAIN = "bare loop", "plain"
 
 
 class BenchTask(msgspec.Struct, frozen=True, tag=True):
-    """A request to benchmark a model, loading it as planned."""
+    """A request to load a model as planned and benchmark it."""
 
     plan: LoadPlan
     rounds: int = 5
@@ -38,13 +38,13 @@ class DecodingRun(msgspec.Struct, frozen=True):
     task: str
     name: str
     rates: tuple[float, ...]
-    """The speed of each reply in tokens per second, measured from its first token on."""
+    """The speed of each reply in tokens per second, measured from its first token."""
     drafted: int = 0
     accepted: int = 0
 
     @property
     def rate(self) -> float:
-        """Mean speed over all rounds, in tokens per second. All rounds generate the same number of tokens."""
+        """Mean speed in tokens per second: harmonic, since all rounds generate the same number of tokens."""
         return statistics.harmonic_mean(self.rates) if self.rates else 0.0
 
 
@@ -62,9 +62,9 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The buffers that llama.cpp allocated for the model itself."""
     depths: tuple[AtDepth, ...]
     attention: AttentionKind | None
-    """The kind of attention in the plan, used for all results but `other_depths`; None if only one works."""
+    """The planned kind of attention, used for everything but `other_depths`; None if only one kind works."""
     other_depths: tuple[AtDepth, ...]
-    """Like `depths`, but with the other kind of attention; empty if that does not work or did not load."""
+    """Like `depths`, but with the other kind of attention; empty if that does not work or the load failed."""
     curve_depth: int
     curve_ms: dict[int, float]
     """C(n): the median time for a call with n rows at `curve_depth`."""

@@ -38,7 +38,7 @@ _CHUNK = 256
 _CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
 _ROOM = 256
-"""Tokens of context to allow beyond the greatest depth."""
+"""Number of tokens of context to plan beyond the greatest depth."""
 _DECODED = 8
 """Number of tokens to decode at each depth."""
 _DEPTHS_SECONDS = 60.0
@@ -120,7 +120,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
     engine, model, _ = load(task.plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
     bare = BareModel(engine)
     tell("reading prompts")
-    # A longer prompt, no part of which is cached.
+    # A longer prompt, none of which is cached.
     n_words = min(512, task.plan.context // 4)
     prompt = " ".join(_WORDS[at * 7 % len(_WORDS)] for at in range(n_words))
     first = _reply(engine, prompt, frozenset(), 2)
@@ -176,9 +176,9 @@ def _has_choice(plan: LoadPlan) -> bool:
 
 
 def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtDepth, ...]:
-    """Load the model alone with the other kind of attention, and measure it at depths up to `deepest`.
+    """Load the model by itself with the other kind of attention, and measure it at depths up to `deepest`.
 
-    Returns () if it fails to load, since plain attention needs more memory.
+    Returns () if the load fails, because plain attention needs more memory.
     """
     other = msgspec.structs.replace(
         plan,
@@ -201,7 +201,7 @@ def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtD
 
 
 def _curve(bare: BareModel, n_outputs_max: int) -> dict[int, float]:
-    """Return C(n), the time taken by a call with n rows, in milliseconds for several n."""
+    """Return C(n), the time in milliseconds that a call with n rows takes, for several n."""
     seconds: dict[int, list[float]] = {n: [] for n in _CALL_SIZES if n <= n_outputs_max}
     for _ in range(_REPEATS):
         for n, measured in seconds.items():

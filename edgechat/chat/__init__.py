@@ -1,1 +1,1 @@
-"""Conversations: their turns, the store that holds them, and the replies that are added to them."""
+"""Conversations: their turns, the store that holds them, and the generation of replies."""

@@ -108,7 +108,7 @@ def _attached(name: str, image: Image) -> AttachedImage:
 
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"([^\"\n]+)\"|(\S+))")
 _CODE = re.compile(r"^(```+|~~~+).*?^\1", re.DOTALL | re.MULTILINE)
-"""A fenced code block: an @ inside one is a decorator, not a mention."""
+"""A fenced code block, in which an @ starts a decorator, not a mention."""
 _PATH_LIKE = re.compile(r"[^()<>{}=;'\"`]*(?:/[^()<>{}=;'\"`]*|\w\.\w{1,5})")
 _AFTER_WORD = ".,;:!?)"
 
@@ -139,8 +139,9 @@ def mentions_in(text: str) -> Iterator[Mention]:
 def named_in(text: str, most: int, attached: Collection[str] = ()) -> list[Attachment]:
     """Return the files and folders mentioned in `text`, except images, as attachments. Blocks.
 
-    attached: names of existing attachments, whose files may be gone. Raises AttachmentError if there are more
-    than `most`, or if one cannot be read: without it, the model would invent its contents.
+    attached: names of files that are already attached, whose mentions are ignored if the files no longer
+    exist. Raises AttachmentError if there are more than `most` mentions, or if one cannot be read: without
+    the file, the model would invent its contents.
     """
     mentions = [
         one for one in mentions_in(text) if one.kind != "missing" or Path(one.path).name not in attached
@@ -166,7 +167,7 @@ def bytes_named_in(text: str) -> int:
 
 
 def without_mention(text: str, path: str) -> str:
-    """Return `text` with the @ and any quotation marks around `path` removed."""
+    """Return `text` without the @ before `path` and without any quotation marks around it."""
     code = [match.span() for match in _CODE.finditer(text)]
 
     def plain(match: re.Match[str]) -> str:
@@ -190,7 +191,7 @@ def path_exists(path: str, *, or_folder: bool = False) -> bool:
 _LONG_LINES, _LONG_TEXT = 15, 2000
 _PATH_LENGTH = 4096
 _PATH = re.compile(r"""file://|['"]?(/|~|[A-Za-z]:[\\/]|\\\\)""")
-"""Matches the start of a path, which may be quoted, or a Windows path."""
+"""Matches the start of a Unix or Windows path, or of a file URL; paths can be quoted."""
 
 
 def is_long(text: str) -> bool:
@@ -199,7 +200,7 @@ def is_long(text: str) -> bool:
 
 
 def may_be_path(text: str) -> bool:
-    """Return whether a paste may be the path of a file dropped on the terminal."""
+    """Return whether a paste might be the path of a file dropped on the terminal."""
     line = text.strip()
     return bool(_PATH.match(line)) and "\n" not in line and len(line) <= _PATH_LENGTH
 
@@ -236,12 +237,12 @@ BYTES_PER_TOKEN = 3.0
 """A low estimate of the bytes per token in documents, to make sure that they fit."""
 _ANSWER_TOKENS = 1024
 _PASSAGES_SECONDS, _WHOLE_SECONDS = 15.0, 60.0
-"""Time limits for reading passages or whole documents, if the speed is predicted.
+"""How long the model may take to read passages or whole documents, if its speed is predicted.
 
 Whole documents get more time, because they are read only once.
 """
 _MOST_TOKENS = 6000
-"""Maximum total size of passages; more would confuse the model instead of helping it."""
+"""Maximum total size of passages, in tokens; more would confuse the model instead of helping it."""
 
 
 def attached_passage(given: Given) -> Attachment:
@@ -252,7 +253,7 @@ def attached_passage(given: Given) -> Attachment:
 
 
 def passages_in(turns: Iterable[Turn]) -> dict[int, Attachment]:
-    """Return all passages attached to turns, keyed by the numbers that replies cite."""
+    """Return all passages attached to turns, keyed by the numbers used to cite them."""
     files = (file for turn in turns for file in turn.attachments)
     return {file.source.number: file for file in files if file.source is not None}
 
@@ -280,7 +281,7 @@ def sources_in(turns: Sequence[Turn]) -> list[PassageSource]:
 def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str, answer: int | None) -> Room:
     """Return how much document text fits alongside a question.
 
-    context: cells in the KV cache. turns: those before the question. answer: the token limit for the
+    context: cells in the KV cache. turns: the turns before the question. answer: the token limit for the
     answer, or None if it is unlimited.
     """
     usages = [turn.figures.usage for turn in turns if turn.figures is not None and turn.figures.usage]
@@ -303,7 +304,7 @@ def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> 
 
 
 FindImage = Callable[[str], "Image | None"]
-"""Returns the image with a given digest, or None if it is missing or the model cannot see images."""
+"""A function that returns the image with a given digest, or None if it is missing or the model cannot see."""
 
 
 class ChatImages:
@@ -313,7 +314,7 @@ class ChatImages:
         self._library = library
 
     async def find(self, turns: Sequence[Turn], model: ModelInfo | None) -> FindImage:
-        """Return a function that finds the images in turns, provided that the model can see images."""
+        """Return a function that looks up images in turns; it finds none if the model cannot see images."""
         digests = {image.digest for turn in turns for image in turn.all_images}
         if not digests or model is None or not model.sees:
             return lambda _digest: None
@@ -322,7 +323,7 @@ class ChatImages:
         return found.get
 
     async def keep(self, files: Sequence[bytes]) -> tuple[AttachedImage, ...]:
-        """Store the images in a tool result, leaving out those that cannot be decoded."""
+        """Store the images from a tool result and return them, skipping any that cannot be decoded."""
 
         def keep() -> Iterator[AttachedImage]:
             for number, data in enumerate(files, 1):

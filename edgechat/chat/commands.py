@@ -101,12 +101,12 @@ def parse_command(text: str) -> tuple[str, str] | None:
 
 
 def question_text(text: str) -> str:
-    """Return text that is not a command as a question; a leading `//word` becomes `/word`."""
+    """Return text that is not a command as a question: a leading `//word` becomes `/word`."""
     return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 
 def check(name: str, argument: str, front: Front) -> None:
-    """Raise CommandError if a front end has no such command, or the argument is missing or not allowed."""
+    """Raise CommandError if a front end lacks the command, or if its argument is missing or not allowed."""
     commands = {command.name: command for command in commands_of(front)}
     as_question = f"//{one_line(f'{name} {argument}'.rstrip(), 60)} sends it as a question."
     if name not in commands:

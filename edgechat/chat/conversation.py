@@ -104,7 +104,7 @@ class Conversation:
 
     @property
     def dropped(self) -> int:
-        """How many exchanges were left out of the prompt for the last complete reply."""
+        """The number of exchanges that were left out of the prompt for the last complete reply."""
         usages = (turn.figures.usage for turn in reversed(self.turns) if turn.figures is not None)
         return next((usage.dropped_turns for usage in usages if usage is not None), 0)
 
@@ -232,8 +232,8 @@ class Conversation:
     ) -> Turn:
         """Save a new version of a question, and end `turns` with it; the old branch stays in the store.
 
-        attachments, images: None keeps those of the old version. Raises StoreError, ChatNotFound, and
-        ChatBusy (also if another program is writing at the end of `turns`).
+        attachments, images: None keeps the old version's. Raises StoreError, ChatNotFound, and ChatBusy (also
+        if another program is writing at the end of `turns`).
         """
         self._check_free()
         self.put_back()
@@ -256,7 +256,7 @@ class Conversation:
         return turn
 
     def branches(self, turn_id: str) -> tuple[int, int]:
-        """Return a turn's index among its versions, and how many versions there are; see `Tree.siblings`."""
+        """Return a turn's index among its versions, and the number of versions; see `Tree.siblings`."""
         ids = [turn.id for turn in self._tree.siblings(turn_id)]
         return (ids.index(turn_id), len(ids)) if ids else (0, 1)
 

@@ -38,7 +38,7 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
     overflow: Overflow | None = None
     tools: tuple[str, ...] | None = None
     adapters: tuple[str, ...] | None = None
-    """LoRA adapters, as FILE or NAME:SCALE; () for none. The plan contains them, too."""
+    """LoRA adapters, as FILE or NAME:SCALE; () for none. The plan also contains them."""
     documents: tuple[str, ...] | None = None
     """Names of document collections to search."""
 
@@ -50,7 +50,7 @@ def resolve_options(
     plan: LoadPlan | None = None,
     model: ModelInfo | None = None,
 ) -> GenerationOptions:
-    """Resolve each option: from the command line, else from the chat, the settings, or the model.
+    """Resolve each option, in order of precedence: command line, chat, settings, model.
 
     plan, model: None if unknown. The adapters are taken from the plan. A chat's own adapters must first be
     looked up on disk; see `ChatSession.adapters`.

@@ -36,9 +36,7 @@ _AFTER_PASSAGES = (
     "Answer the question in full sentences, only with what these passages say. Name the passage behind each "
     "sentence by its number, {numbers}. If they do not say it, answer: That is not in these documents."
 )
-"""Small models follow this wording. Without a number to copy, they cite nothing; given an example, they
-repeat all of it.
-"""
+"""Worded for small models. Without a number to copy, they cite nothing; given an example, they repeat it."""
 _WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 
@@ -48,8 +46,9 @@ def messages_of(
     """Return the messages for the model.
 
     Empty replies are omitted, and consecutive turns with the same role are joined, as most templates require
-    alternating roles. The end of a reply, even an empty one, always separates its tool calls from the next
-    question. find_image: looks up an image by its digest; if one is missing, the model is told.
+    alternating roles. A reply with tool calls always ends with a message of its own, even an empty one, to
+    separate the calls from the next question. find_image: looks up an image by its digest; if an image is
+    missing, the model is told.
     """
     messages: list[Message] = []
     for group in grouped(turns):
@@ -79,7 +78,7 @@ def messages_of_rounds(
 def messages_around(
     turns: Sequence[Turn], find_image: Callable[[str], Image | None]
 ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """Return the messages before a reply, and those for its existing part if it is being continued."""
+    """Return the messages before a reply, and the messages for its existing part if it is being continued."""
     last = turns[-1]
     if not last.is_cut:
         return messages_of(turns, find_image), ()
@@ -102,7 +101,7 @@ def _result(use: ToolUse, find_image: Callable[[str], Image | None]) -> Message:
 
 
 def n_letters(turn: Turn) -> int:
-    """Return how many characters of a turn are sent to the model."""
+    """Return the number of characters in a turn that are sent to the model."""
     texts = [turn.content, *(file.text for file in turn.attachments)]
     for part in turn.rounds:
         texts += [part.content, *(use.arguments + use.result for use in part.uses)]

@@ -30,7 +30,7 @@ class ChosenModel(Generic[T]):
     missing: str | None = None
     """The configured or last used model, if it was not found and the default is used instead."""
     is_first: bool = False
-    """True if no model had been chosen here before."""
+    """True if no model had been chosen before."""
 
     @property
     def note(self) -> str | None:
@@ -74,7 +74,7 @@ async def remember(store: Store, model: str) -> None:
 
 
 def lasting_name(model: str) -> str:
-    """Return a model name that works from any folder: a file's path is made absolute."""
+    """Return a model name that works from any folder: the path of a file is made absolute."""
     return os.path.abspath(model) if os.path.isfile(model) else model
 
 

@@ -20,7 +20,7 @@ ended before the reply was complete, and the text so far was kept. failed: it ha
 """
 
 TRASH_DAYS = 30
-"""How many days a chat stays in the trash; after that, it is deleted the next time the store is opened."""
+"""Number of days that a chat stays in the trash; after that, it is deleted when the store is next opened."""
 
 Front = Literal["app", "run"]
 """The front end of a chat: the app, or the command line (`edgechat run`)."""
@@ -48,7 +48,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return self.timings.ttft_ms / 1000 + (max(0, self.usage.completion_tokens - 1) / tps if tps else 0.0)
 
     def followed_by(self, rest: Figures) -> Figures:
-        """Combine these figures, which cover the beginning of a reply, with those for the rest of it."""
+        """Combine these figures, for the beginning of a reply, with the figures for the rest of it."""
         usage, timings = rest.usage, None
         if self.usage is not None and usage is not None:
             n = self.usage.completion_tokens  # these tokens were part of the second prompt
@@ -142,7 +142,7 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of one chat; None means to use settings.toml, or what is recommended for the model."""
+    """The settings of one chat; None means that settings.toml or the model's recommendation applies."""
 
     think: bool | None = None
     """Switches the model's thinking on or off."""
@@ -233,7 +233,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """Selects the branch to show: the latest one that contains this turn. None: the latest branch overall."""
+    """Selects the branch to show: the latest one that contains this turn or, if None, the latest overall."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
 

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 _TITLE_TOKENS = 32
 _MOST_EMBEDDED = 32
-"""Maximum number of changed passages to embed before answering; `embed_documents` does the rest."""
+"""Maximum number of changed passages to embed before answering; `embed_documents` embeds the rest."""
 SAVE_SECONDS = 2.0
-"""How many seconds to wait for KV states to be saved when closing; unsaved ones are recomputed later."""
+"""Seconds to wait, when closing, for KV states to be saved; unsaved ones are recomputed later."""
 
 
 class Prepare(Protocol):
@@ -142,7 +142,7 @@ class ChatSession:
         self.settings = Settings()
         """The contents of settings.toml when it was last read."""
         self.is_first_run = False
-        """True if no model had been chosen here before."""
+        """True if no model had been chosen before."""
         self.on_note: Callable[[str], None] = lambda _note: None
         """Called with messages for the user, for example if nothing can be saved or a model is missing."""
         self.tools = ChatTools(self.store, lambda: self.documents)
@@ -186,8 +186,7 @@ class ChatSession:
     def sees(self) -> bool | None:
         """Whether the model accepts images, judging by its plan until it is loaded.
 
-        None if no model has been chosen, or if it runs on another server and its capabilities are not known
-        yet.
+        None if no model has been chosen, or if another server runs it and its capabilities are not known yet.
         """
         if self._engine is not None and self._engine.model is not None:
             return self._engine.model.sees
@@ -196,7 +195,7 @@ class ChatSession:
         return self.plan.projector is not None and self.plan.projector.vision
 
     async def check_sees(self) -> None:
-        """Raise CannotSee if the model does not accept images. Also raises whatever `engine` raises."""
+        """Raise CannotSee if the model does not accept images, or any error from `engine`."""
         engine = await self.engine()
         if self.sees is None:
             await engine.start()
@@ -283,7 +282,7 @@ class ChatSession:
         return self._documents
 
     def _loads(self) -> list[LoadPlan]:
-        """Return the current model's plan in a list, or []. The model may be loaded at any moment."""
+        """Return the current model's plan in a list, or []. The model can be loaded at any moment."""
         return [self._engine.plan] if self._engine is not None else []
 
     def chosen_documents(self, chat: ChatSettings) -> tuple[str, ...]:

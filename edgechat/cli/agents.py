@@ -1,4 +1,4 @@
-"""Coding agents and how to point each of them at a server: variables, arguments and temporary files.
+"""Coding agents, and how to point each of them at a server: variables, arguments and temporary files.
 
 The agents' own configuration files are left unchanged.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE_MS = 3_600_000
-"""Timeout for agents in milliseconds. On a CPU, processing some agents' first prompt takes minutes."""
+"""Timeout for agents, in milliseconds. On a CPU, processing some agents' first prompt takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ServerAddress:
     context: int
     """Context length, in tokens."""
     sees: bool = False
-    """Whether the model accepts images. Many agents only send images to a model declared to do so."""
+    """Whether the model accepts images. Many agents send them only to models declared to accept them."""
 
     @property
     def modalities(self) -> list[str]:
@@ -57,7 +57,6 @@ class Agent:
 
     name: str
     install: str
-    """Command for installing the agent."""
     settings: Callable[[ServerAddress, Path], AgentSettings]
     """Function called with the server and the path of the temporary folder."""
 

@@ -121,7 +121,7 @@ def _remotes() -> Iterator[tuple[str, str]]:
 
 
 def _remote_models() -> Iterator[tuple[str, str]]:
-    """Yield models that other servers have used to answer before. No server is contacted."""
+    """Yield the models on other servers that have answered before. No server is contacted."""
     from edgechat import settings
     from edgechat.models.remote.measured import measured_speeds
 

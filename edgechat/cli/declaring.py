@@ -220,7 +220,7 @@ class LazyCommands(UserDict[str, click.Command]):
         super().__init__()
         self.data = {name: f"{package}.{place}" for name, (place, _) in places.items()}  # type: ignore[misc]
         self.summaries = {name: CliCommand(name, help=text) for name, (_, text) in places.items()}
-        """Stand-ins that have nothing but a command's help text."""
+        """Placeholder commands that have only a help text."""
 
     def __getitem__(self, name: str) -> click.Command:
         """Import and return a command."""
@@ -283,7 +283,8 @@ class CommandGroup(CliGroup):
 def _own_endings() -> Iterator[None]:
     """Make arguments quoted in usage errors safe for a terminal, and change how click ends the program.
 
-    By default, click prints "Aborted!" on Ctrl+C, and fails if whatever reads its output closes the pipe.
+    By default, click prints "Aborted!" on Ctrl+C, and fails if the program that reads its output closes the
+    pipe.
     """
     try:
         yield

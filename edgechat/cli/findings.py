@@ -419,7 +419,7 @@ def install_llama(version: str | None = None, options: str = "") -> str:
 def install(package: str, *, archive: str) -> str:
     """Return the command that installs a package, on a line indented by two spaces.
 
-    archive: which archive to download instead, if edgechat is the packaged program.
+    archive: which archive to download instead, if this is the packaged program.
     """
     if frozen():
         return f"Download edgechat again: the archive for {archive}."
@@ -429,7 +429,7 @@ def install(package: str, *, archive: str) -> str:
 
 
 def _other_download(backend: str) -> str:
-    """Tell users of the packaged program which archive to download instead."""
+    """Return which archive to download instead, as instructions for users of the packaged program."""
     if backend not in _ARCHIVES:
         return "Download edgechat again: the archive for this system and CPU."
     if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):

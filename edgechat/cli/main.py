@@ -242,7 +242,7 @@ def app(
 
 
 def _settings_ask_for_plain_mode() -> bool:
-    """Return True if the settings ask for plain mode. If they are invalid, the app will report that."""
+    """Return whether the settings ask for plain mode. If they are invalid, the app reports it."""
     from edgechat import settings
 
     with contextlib.suppress(EdgechatError):
@@ -256,7 +256,7 @@ def run_cli() -> int:
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open until the program ends)
     for stream in (sys.stdout, sys.stderr):
-        # Print question marks for characters that the terminal's encoding does not have.
+        # Print question marks for characters that the terminal's encoding lacks.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     return translated(_run)
@@ -268,7 +268,7 @@ def _run() -> None:
         from edgechat.cli import shell_completion
 
         sys.exit(shell_completion.answer(app, "edgechat", asked))
-    app(prog_name="edgechat")  # set explicitly, because the packaged program may be called edgechat.exe
+    app(prog_name="edgechat")  # set explicitly, because the packaged program might be called edgechat.exe
 
 
 def translated(work: Callable[[], object]) -> int:

@@ -95,7 +95,7 @@ screen_reader_option = option(
 
 
 class LoadOptions(NamedTuple):
-    """The options for loading a model, which several commands share."""
+    """Options for loading a model, shared by several commands."""
 
     draft: str | None
     lora: tuple[str, ...] | None
@@ -129,13 +129,13 @@ class LoadOptions(NamedTuple):
         return name
 
     def require_model(self, given: object) -> None:
-        """Raise BadParameter if any of these options is used without a MODEL."""
+        """Raise BadParameter if --engine or --quant is used without a MODEL."""
         if not given and (self.engine is not None or self.quant is not None):
             raise click.BadParameter("needs a MODEL", param_hint="--engine")
 
 
 def load_options(*, engine: bool = True, anyway: bool = True) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a command with the options in `LoadOptions`, which it receives as the argument `load`.
+    """Return a decorator that adds the options in `LoadOptions`, passed to the command as `load`.
 
     engine: whether to include --engine and --quant. anyway: whether to include --load-anyway.
     """

@@ -127,7 +127,7 @@ def draw_quality(report: QualityReport, path: Path) -> None:
             error = one.figures.divergence.mean.error if one.figures.divergence is not None else 0
             mark = "*" if one.is_chosen else "o" if one in on_front else "x"
             place = (value(one), loss(one))
-            axes.errorbar(  # clip_on=False, since markers at 0 would be cut off
+            axes.errorbar(  # clip_on=False, since markers at 0 would otherwise be cut off
                 *place,
                 yerr=error,
                 marker=mark,

@@ -70,7 +70,7 @@ def _notes(report: QualityReport) -> Iterator[str]:
 
 
 def _tables(report: QualityReport) -> Iterator[str]:
-    """Yield the table in parts narrow enough for the terminal, each of which repeats the models' names."""
+    """Yield the table in parts that are narrow enough for the terminal, each with the models' names."""
     names, columns = _columns(report)
     part: list[tuple[str, ...]] = []
     for column in columns:
@@ -83,7 +83,7 @@ def _tables(report: QualityReport) -> Iterator[str]:
 
 
 def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return two lists of columns: those that identify the models, and those with figures."""
+    """Return two lists of columns: first those that identify the models, then those with figures."""
     rows = [("", "", "SIZE", "TOKENS/S", "PERPLEXITY", "DIVERGENCE", "MEDIAN", "99.9 %", "SAME TOP", "FRONT")]
     fronts = report_fronts(report)
     for one in report.models:

@@ -2,7 +2,8 @@
 
 The protocol is typer's, since users' machines still have scripts from typer. A script sets _EDGECHAT_COMPLETE
 to complete_SHELL, and passes the command line in other variables. The current scripts, which are in
-`base/data/completion`, all use the format for fish: one value per line, then a tab and its description.
+`base/data/completion`, all use the format for fish: one value per line, followed by a tab and its
+description.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _for_fish(items: list[CompletionItem[Any]]) -> str:
 
 
 def _for_zsh(items: list[CompletionItem[Any]]) -> str:
-    """Return a command to be evaluated by the older zsh script."""
+    """Return a command for the older zsh script to evaluate."""
     lines = [":".join(f'"{_quoted(text)}"' for text in (item.value, item.help) if text) for item in items]
     return "_arguments '*: :(({}))'".format("\n".join(lines)) if lines else "_files"
 

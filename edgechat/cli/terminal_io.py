@@ -25,7 +25,7 @@ _PATIENCE = 2.0
 
 
 def as_text(argument: str) -> str:
-    """Return an argument in which non-UTF-8 bytes are replaced."""
+    """Return an argument with any non-UTF-8 bytes replaced."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -96,12 +96,12 @@ def print_json(value: object) -> None:
 
 
 def is_interactive() -> bool:
-    """Return True if there is a user who can be asked questions."""
+    """Return whether there is a user who can be asked questions."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def confirm(question: str, nothing: str, without: str) -> None:
-    """Ask before deleting something for good. Raises Exit: 1 if the user refuses, 2 if there is no terminal.
+    """Ask for confirmation. Raises Exit: 1 if the user refuses, 2 if there is no terminal.
 
     nothing: a sentence saying that nothing was done. without: a sentence saying how to avoid the question.
     """
@@ -114,7 +114,7 @@ def confirm(question: str, nothing: str, without: str) -> None:
 
 
 def answers_yes(question: str) -> bool:
-    """Ask a yes-or-no question. Return True if the answer is yes."""
+    """Ask a yes-or-no question; return whether the answer is yes."""
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -122,7 +122,7 @@ def answers_yes(question: str) -> bool:
 
 
 def styled(stream: TextIO) -> bool:
-    """Return True if output to `stream` should be styled: it is a terminal, and NO_COLOR is not set.
+    """Return whether to style output to `stream`: only if it is a terminal, and NO_COLOR is not set.
 
     See https://no-color.org.
     """
@@ -130,7 +130,7 @@ def styled(stream: TextIO) -> bool:
 
 
 def can_render(stream: TextIO) -> bool:
-    """Return True if `stream` is a terminal that supports escape sequences, though not necessarily colors."""
+    """Return whether `stream` is a terminal that supports escape sequences, though not necessarily colors."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -196,10 +196,10 @@ class StatusLine:
             self._shown = time.monotonic()
 
     def say(self, sentence: str) -> None:
-        """Do nothing. Only screen readers need a sentence of this kind."""
+        """Do nothing; `SpokenStatus` prints the sentence for screen readers."""
 
     def heard(self) -> None:
-        """Do nothing. Only the status for screen readers needs to know of other input or output."""
+        """Do nothing; `SpokenStatus` records the time of other input or output."""
 
     def clear(self) -> None:
         """Erase the line."""

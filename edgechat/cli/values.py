@@ -34,7 +34,7 @@ quant_option = option(
 
 
 def runs_elsewhere(model: str) -> bool:
-    """Return True if another program or server runs the model: ENGINE:MODEL, or NAME/MODEL for a remote."""
+    """Return whether a model runs in another program (ENGINE:MODEL) or on a remote (NAME/MODEL)."""
     from edgechat.models.remote.model import split_remote
     from edgechat.planner.placement.programs import split_engine
 
@@ -42,7 +42,7 @@ def runs_elsewhere(model: str) -> bool:
 
 
 def amount(option: str, text: str | None) -> int | None:
-    """Return an amount in bytes. Both 8G and 8GB mean 8 GiB, as with memory modules.
+    """Parse an amount of memory, in bytes. Both 8G and 8GB mean 8 GiB, as with memory modules.
 
     Raises BadParameter.
     """
@@ -52,7 +52,7 @@ def amount(option: str, text: str | None) -> int | None:
 
 
 def rate(text: str | None) -> float | None:
-    """Return a rate in bytes per second, where 1 GB is 10^9 bytes, as in data sheets.
+    """Parse a rate, in bytes per second. 1 GB is 10^9 bytes, as in data sheets.
 
     Raises BadParameter.
     """
@@ -69,7 +69,7 @@ def rate(text: str | None) -> float | None:
 
 
 def quality_class(text: str | None) -> QualityClass | None:
-    """Return the quality class that has this name. Raises BadParameter if there is none."""
+    """Return the quality class with this name. Raises BadParameter if there is none."""
     if text is None:
         return None
     from edgechat.models.quality import QualityClass
@@ -82,7 +82,7 @@ def quality_class(text: str | None) -> QualityClass | None:
 
 
 def cache_types(text: str | None) -> tuple[CacheType, ...]:
-    """Return the types of KV cache in a comma-separated list. Raises BadParameter."""
+    """Parse a comma-separated list of KV cache types. Raises BadParameter."""
     from edgechat.native.params import CacheType
 
     names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]

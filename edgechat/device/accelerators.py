@@ -20,7 +20,7 @@ Vendor = Literal["nvidia", "amd", "intel", "apple", "other"]
 Source = Literal["ggml", "nvml", "kernel", "torch"]
 
 _SAME = 0.1
-"""If two totals differ by less than this fraction, both describe the same memory."""
+"""Fraction by which two totals can differ and still describe the same memory."""
 _BACKENDS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "MTL": "apple"}
 _WORDS: tuple[tuple[str, Vendor], ...] = (
     ("nvidia", "nvidia"),
@@ -45,10 +45,10 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     pci: str | None = None
     """The PCI address in lower case, such as '0000:c1:00.0'."""
     total: int = 0
-    """In bytes; 0 if the source does not know."""
+    """Size of its memory in bytes, or 0 if the source does not know it."""
     free: int = 0
     shares_ram: bool | None = None
-    """None if the source does not know."""
+    """Whether its memory is part of RAM, or None if the source does not know."""
     set_aside: int = 0
     """How many bytes of `free` the firmware has reserved for this card in RAM."""
     device: str | None = None
@@ -64,7 +64,7 @@ class Accelerator:
     devices: tuple[str, ...]
     """llama.cpp's names for the device, best first: 'CUDA0', 'Vulkan0'. Empty if this build cannot use it."""
     total: int
-    """The most bytes that a program can allocate; 0 if unknown."""
+    """Maximum number of bytes that a program can allocate, or 0 if unknown."""
     free: int
     """Bytes that can be allocated now: at most `total` and, for shared memory, at most the available RAM."""
     shares_ram: bool
@@ -143,7 +143,6 @@ def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuRead
 
 
 def _listed_by(reading: GpuReading) -> tuple[Source, str]:
-    """Return a reading's source and, for ggml, its backend."""
     return reading.source, (reading.device or "").rstrip("0123456789")
 
 

@@ -37,8 +37,8 @@ class _Mount:
 def groups(controller: str, root: Path = Path("/")) -> list[Group]:
     """Return the groups that may limit this process through `controller` ("cpu" or "memory").
 
-    Both cgroup versions are included. The result is empty without control groups. root: the folder that
-    contains /proc and /sys.
+    Both cgroup versions are included. The result is empty if there are no control groups. root: the folder
+    that contains /proc and /sys.
     """
     memberships = _memberships(root)
     result: list[Group] = []
@@ -90,7 +90,7 @@ def _lineage(mount: _Mount, path: PurePosixPath, root: Path) -> list[Path]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file in /proc or /sys; '' if it cannot be read."""
+    """Return the text of a small file in /proc or /sys, or '' if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -98,7 +98,7 @@ def read_text(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the number in a /sys file; None if the file is missing or holds anything else, such as 'max'."""
+    """Return the number in a /sys file, or None if it is missing or holds anything else, such as 'max'."""
     text = read_text(path).strip()
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 

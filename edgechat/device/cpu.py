@@ -1,4 +1,4 @@
-"""The processor: its cores, which of them this process may use, the number of threads, and instruction sets.
+"""The processor: its cores, which of them this process may use, its instruction sets, and thread counts.
 
 On Linux, the data comes from /sys and /proc; on macOS, from sysctl. Elsewhere, psutil provides only the
 number of cores.
@@ -70,8 +70,8 @@ class Cpu:
 def choose_threads(cpu: Cpu) -> tuple[int, str]:
     """Return the best number of threads and the reason, as a sentence.
 
-    One thread per performance core: a second thread on a core would compete for its arithmetic units, and a
-    slow core would make all others wait at the end of every layer.
+    This is one thread per performance core, as a second thread on a core would compete for its arithmetic
+    units, and a slow core would make all others wait at the end of every layer.
     """
     fast = [core for core in cpu.usable if core.fast]
     chosen = fast or list(cpu.usable)
@@ -181,7 +181,6 @@ def _slow(root: Path, online: frozenset[int]) -> frozenset[int]:
 
 
 def _quota(root: Path) -> float | None:
-    """Return the tightest quota in our control groups, in CPUs."""
     quotas: list[float] = []
     for group in groups("cpu", root):
         if group.version == 2:
@@ -205,7 +204,7 @@ def _name(root: Path) -> str:
 
 
 def sysctl(*keys: str) -> str:
-    """Return sysctl's 'key: value' lines, omitting keys that this Mac lacks; '' if sysctl cannot be run."""
+    """Return sysctl's 'key: value' lines, omitting keys that this Mac lacks, or '' if it cannot be run."""
     import subprocess
 
     try:
@@ -215,7 +214,7 @@ def sysctl(*keys: str) -> str:
 
 
 def mac_cpu(answer: str) -> Cpu | None:
-    """Parse sysctl's output into a Mac's processor; None if the number of cores is missing.
+    """Parse sysctl's output into a Mac's processor, or None if the number of cores is missing.
 
     On a Mac with two kinds of cores, the faster kind is called perflevel0. Macs have no affinity and no
     quota.
@@ -302,7 +301,7 @@ _MAC = {
 _WINDOWS = {39: "AVX", 40: "AVX2", 41: "AVX512", 43: "DOTPROD"}
 
 ESSENTIAL = frozenset({"AVX", "AVX2", "F16C", "FMA", "NEON", "DOTPROD"})
-"""If the CPU has one of these, a build that does not use it runs at half the speed or less."""
+"""Instruction sets that a build must use if the CPU has them, or else run at half the speed or less."""
 
 
 def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:

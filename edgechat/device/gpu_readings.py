@@ -1,8 +1,8 @@
 """Sources of GPU readings: the Linux kernel, NVIDIA's driver, torch, and macOS.
 
 The driver's library (NVML) may hang, and torch is large, so a child process queries both. NVML needs no CUDA
-context, so a query takes no memory on the card. The kernel lists a card even if there is no compute driver
-for it, which `edgechat doctor` reports.
+context, so a query takes no memory on the card. The kernel even lists cards without a compute driver, and
+`edgechat doctor` reports them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgechat.device.cgroup import read_number, read_text
 from edgechat.device.cpu import sysctl
 
 TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
-"""In seconds. Importing torch alone takes two to ten."""
+"""Time limits in seconds. Importing torch alone takes two to ten."""
 
 
 class SourceAnswer(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ _VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "i
 _NAMES = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "intel": "Intel GPU"}
 # PCI classes: VGA, 3D and other display controllers, and accelerators without a display (AMD Instinct).
 _CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-# Server chips contain many Intel accelerators that are of no use here.
+# Intel's server chips contain many accelerators that are of no use here.
 _ACCELERATOR = "0x1200"
 
 
@@ -194,7 +194,7 @@ def _nvidia_readings() -> list[GpuReading]:
 
 
 def _nvidia_card(index: int) -> GpuReading | None:
-    """Return a card's reading; None if access fails. Values not reported by the driver remain unknown."""
+    """Return a card's reading, or None if access fails. Values not reported by the driver stay unknown."""
     import pynvml
 
     handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -215,7 +215,7 @@ def _nvidia_card(index: int) -> GpuReading | None:
 
 
 def _ask(query: Callable[..., Any], argument: Any) -> Any:
-    """Return the driver's answer; None if it fails."""
+    """Return the driver's answer, or None if it fails."""
     import pynvml
 
     try:

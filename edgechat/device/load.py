@@ -20,11 +20,11 @@ Disturbance = Literal["busy", "battery", "hot"]
 """busy: other programs were running. battery: the machine ran on battery. hot: heat throttled the CPU."""
 
 _OWN = 0.8
-"""Computing threads on an idle machine get a CPU for at least this fraction of the time."""
+"""Minimum fraction of the time for which computing threads get a CPU on an idle machine."""
 _OTHERS, _LEAST_OTHERS = 0.15, 0.5
 """Other programs may use this fraction of all CPUs, or this many CPUs, whichever is more."""
 _WAITED = 0.5
-"""On an idle machine, some thread waits for a CPU for at most this fraction of the time."""
+"""Maximum fraction of the time for which some thread waits for a CPU on an idle machine."""
 _BUSY_NOW = 30.0
 """Maximum percentage of the last ten seconds with some thread waiting for a CPU (Linux's `some avg10`)."""
 _QUEUED = 0.75
@@ -43,7 +43,7 @@ class LoadSample:
     waited: float | None = None
     """Time during which some thread waited for a CPU."""
     throttled: int | None = None
-    """How many times the CPU was throttled because of heat."""
+    """Number of times that heat has throttled the CPU."""
 
 
 def moment(root: Path = Path("/")) -> LoadSample:

@@ -62,13 +62,13 @@ def resource_limits() -> dict[str, int]:
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Return how many processes Linux has killed since boot because memory ran out; None if unknown."""
+    """Return how many processes Linux has killed since boot because memory ran out, or None if unknown."""
     match = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield how many bytes a control group has left, its name and its limit, if there is a limit."""
+    """Yield the bytes left in a control group, its name, and its limit, or nothing if it has no limit."""
     # A process above memory.high is slowed to a crawl instead of killed. In version 1, only the figures whose
     # names start with total_ include a group's children.
     names, current_name, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"

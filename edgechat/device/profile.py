@@ -39,7 +39,7 @@ class DeviceProfile:
 
     @property
     def free(self) -> int:
-        """Total bytes available on all devices. Memory that devices share is counted once."""
+        """Total bytes available on all devices. Memory that several devices share is counted once."""
         return self.memory.available + sum(card.own for card in self.accelerators if card.usable)
 
     @property
@@ -51,7 +51,7 @@ class DeviceProfile:
 def probe() -> DeviceProfile:
     """Examine this machine without starting child processes, in a few milliseconds.
 
-    The result changes with the memory that other programs use.
+    The result depends on how much memory other programs are using.
     """
     cpu = read_cpu()
     return DeviceProfile(cpu, read_memory(), cached_speed(cpu), mlx=not missing(), slowed=slowed_now())

@@ -16,7 +16,7 @@ from edgechat.native import amx
 from edgechat.native.params import AttentionKind
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
-"""Numbers of tokens in the measured calls. llama.cpp uses different kernels for different numbers."""
+"""Numbers of tokens in the measured calls. llama.cpp uses different kernels depending on this number."""
 ATTENTION_ROWS = (1, 8, 512)
 """Numbers of tokens in the measured attention calls: one token, a draft to verify, and part of a prompt."""
 _FILE = "speed.json"
@@ -51,11 +51,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     down: float
     """Bytes per second from the device."""
     round_trip: float
-    """In seconds."""
+    """Time for a round trip, in seconds."""
 
 
 class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape that, along with the number of tokens read, determines how long a layer's attention takes."""
+    """The shape of a layer's attention, which determines its time along with the number of tokens."""
 
     heads: int
     kv_heads: int
@@ -87,35 +87,35 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """How long a device takes for the parts of a call, by number of tokens."""
 
     bandwidth: float
-    """How many bytes of weights it reads from its memory per second."""
+    """Bytes of weights that the device reads from its memory per second."""
     kernels: dict[str, Seconds]
-    """Keyed by GGML type: seconds to multiply one cached weight by all rows of a call."""
+    """Seconds to multiply one cached weight by all rows of a call, keyed by GGML type."""
     attention: Seconds
     """Seconds per floating-point operation in attention."""
     attentions: dict[str, AttentionCurve] = {}
-    """Keyed by `attention_name`, for the shapes of loaded models; `attention` estimates the others."""
+    """Curves for the shapes of loaded models, keyed by `attention_name`. For others, `attention` is used."""
     unmeasured: dict[str, str] = {}
-    """Keyed by `AttentionShape`: why its curves could not be measured. They are not measured again."""
+    """Why a shape's curves could not be measured, keyed by shape name. The attempt is not repeated."""
     call: float = 0.0
     """Seconds of overhead per call."""
     layer: float = 0.0
     """Seconds of overhead per layer."""
     threads: int = 1
     trials: tuple[ThreadTrial, ...] = ()
-    """The thread counts that were compared."""
+    """The results for the thread counts that were compared."""
     disturbed: bool = False
     """Whether the measured speed is too low because other programs used a lot of CPU time."""
     link: Link | None = None
     """The connection to another machine; None for a device in this one."""
     measured: float = 0.0
-    """When it was measured, in seconds since 1970; 0 for an estimate."""
+    """Time of the measurement, in seconds since 1970; 0 for an estimate."""
 
     def knows(self, shape: AttentionShape) -> bool:
         """Return True if both kinds of attention were measured for a shape, with an f16 cache."""
         return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
     def lacks(self, shape: AttentionShape) -> bool:
-        """Return True if no one has tried to measure this shape yet."""
+        """Return True if no attempt has been made to measure this shape."""
         return not self.knows(shape) and str(shape) not in self.unmeasured
 
     @property
@@ -152,7 +152,7 @@ def best_threads(cpu: Cpu, speed: DeviceSpeed | None) -> tuple[int, str]:
 
 
 def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
-    """Return the stored speed of this CPU, or of an accelerator used with it; None if not measured.
+    """Return the stored speed of this CPU or of an accelerator used with it, or None if not measured.
 
     Takes a millisecond.
     """
@@ -171,7 +171,6 @@ def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
 
 
 def _read() -> dict[str, DeviceSpeed]:
-    """Return the stored measurements, keyed by `_key`; {} if the file cannot be read."""
     try:
         data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
         return msgspec.json.decode(data, type=dict[str, DeviceSpeed])

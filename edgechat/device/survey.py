@@ -42,20 +42,20 @@ class Survey:
     profile: DeviceProfile
     instruction_sets: tuple[str, ...]
     build: Build | None
-    """None if llama.cpp did not work; `failures` then says why."""
+    """The build of llama.cpp, or None if it did not work; in that case, `failures` says why."""
     failures: tuple[Failure, ...] = ()
     amx: str = ""
     """Why AMX is not used ('ended with SIGSEGV'); empty if it is used or not available."""
 
 
 def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> Survey:
-    """Examine everything. measure: adds speeds to the profile, or raises ChildFailed."""
+    """Examine this machine. measure: adds speeds to the profile, or raises ChildFailed."""
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(_query, failures, "nvml", lambda: read_source("nvml"))
         inventory = _query(failures, "llama.cpp", lambda: _inventory(failures))
         from_driver: tuple[GpuReading, ...] = driver.result() or ()
-    # Not earlier: by now, the children have freed their memory.
+    # Probe only now that the children have freed their memory.
     profile = probe()
     readings = ggml_readings(inventory.devices) if inventory else []
     readings += [*from_driver, *kernel_readings(), *mac_readings()]

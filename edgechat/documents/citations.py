@@ -121,8 +121,8 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 def place_of(file: File, start: int, end: int, heading: str = "") -> str:
     """Return a human-readable name for a range of lines in a file, in the file's units.
 
-    heading: the section's heading; used instead of line numbers if the unit is a paragraph, because its lines
-    are not visible to readers.
+    heading: the section's heading; used instead of line numbers if the unit is a paragraph, because readers
+    do not see its lines.
     """
     if file.unit == "paragraph" and heading:
         return f"“{heading}”"

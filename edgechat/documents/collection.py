@@ -25,7 +25,7 @@ _BUSY_SECONDS = 10.0
 MOST_NAMES = 3
 """Number of file names to store as examples of files that are skipped because of their kind."""
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Chinese and Japanese characters, which are written without spaces, as regular expression ranges."""
+"""Chinese and Japanese characters, which are written without spaces, as ranges for a regular expression."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 # The index does not store the text (content = 'searched'), so triggers tell it what is removed. Porter
 # stemming strips English endings. It does little harm to other languages, since it is applied to questions as
@@ -101,7 +101,7 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
 
 def listed(names: Sequence[str], count: int) -> str:
-    """Return a list of names on one line. names: the first of `count` names in total."""
+    """Return a list of names on one line. names: the first few of `count` names."""
     rest = f" and {count - len(names):,} more" if count > len(names) else ""
     return f"{', '.join(names)}{rest}"
 
@@ -175,10 +175,10 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a collection."""
 
     files: int
-    """Files with text."""
+    """Number of files with text."""
     passages: int
     n_bytes: int
-    """Size of their text in bytes of UTF-8."""
+    """Size of that text in bytes of UTF-8."""
     embedded: int
     """Number of passages with a vector."""
 
@@ -255,7 +255,7 @@ class Collection:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file still exists under its name."""
+        """Whether the path still refers to the file that was opened."""
         try:
             return self.path.stat().st_ino == self._inode
         except OSError:

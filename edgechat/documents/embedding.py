@@ -5,7 +5,7 @@
         vectors = await embedder.passages(texts)
         similarity = vectors @ await embedder.query("how do I …?")
 
-Search also works without an embedding model: it then relies on keywords only.
+Without an embedding model, search relies on keywords alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SearchModel:
     """
 
     def __init__(self, plan: Callable[[], LoadPlan], *, idle_seconds: float = 600.0) -> None:
-        """plan: plans how to load the model; called in a thread. idle_seconds: 0 to never unload it."""
+        """plan: plans how to load the model; called in a thread. idle_seconds: 0 disables unloading."""
         self._plan, self._idle_seconds = plan, idle_seconds
         self._engine: EngineSupervisor | None = None
         self._lock = asyncio.Lock()
@@ -121,7 +121,7 @@ class Embedder(SearchModel):
 
 
 def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
-    """Return the embedding model to use on this machine, or None if there is none. Reads from disk.
+    """Return the embedding model to use on this machine, or None if there is none. Accesses the disk.
 
     staying: returns the plans of models that stay loaded, so that memory is left for them. Raises
     SettingsError, and ModelNotFound or ModelFileError for a model named in settings.toml.

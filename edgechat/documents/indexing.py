@@ -44,13 +44,13 @@ class Update(msgspec.Struct, kw_only=True):
     removed: int = 0
     unchanged: int = 0
     left_out: list[File] = msgspec.field(default_factory=list)
-    """Documents that are not in the collection, or only in part; their `note` says why."""
+    """Documents that are missing from the collection, or only partly in it; their `note` says why."""
     others: OtherFiles = OtherFiles()
     """Files that were skipped because of their kind."""
     away: list[Root] = msgspec.field(default_factory=list)
     """Folders and files that are unavailable; they stay in the collection unchanged."""
     is_complete: bool = True
-    """Whether everything was checked; False if a folder contains too many files."""
+    """Whether everything was checked; False if a folder has too many files, or the update was cancelled."""
 
 
 def update(
@@ -142,7 +142,7 @@ def _device_of(path: Path) -> str:
 
 
 def _is_same(before: File, file: File, failing: set[str]) -> bool:
-    """Return whether a file can be skipped. A file that could not be read before may be readable now.
+    """Return whether a file can be skipped. One that could not be read before may be readable now.
 
     failing: the reasons why other files currently cannot be read.
     """

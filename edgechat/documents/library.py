@@ -78,14 +78,13 @@ class DocumentLibrary:
         self._embedder: asyncio.Future[Embedder | None] | None = None
         self._matrices: dict[str, tuple[int, VectorIndex]] = {}
         self.on_note: Callable[[str], None] = lambda _note: None
-        """Called with notes for the user."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="documents")
         self._open: dict[str, Collection] = {}
         self._fresh: dict[str, float] = {}
         self._away: dict[str, list[Root]] = {}
-        """For each collection, the roots already reported as unavailable."""
+        """The roots already reported as unavailable, keyed by collection."""
         self._searched: set[str] = set()
-        """Collections that have been searched to answer a question."""
+        """Names of collections that have been searched to answer a question."""
 
     async def close(self) -> None:
         """Close all collections once any running update has finished, and stop the search models."""
@@ -126,7 +125,7 @@ class DocumentLibrary:
         """Update collections from disk, except those updated less than `fresh_seconds` ago.
 
         Cancelling stops the update between two files. on_progress: called on another thread. Raises
-        DocumentError; but if the disk is full or read-only, it only sends a note unless `must_write` is set.
+        DocumentError; a full or read-only disk, however, only causes a note unless `must_write` is set.
         """
         cancelled = threading.Event()
         unwritable: list[DocumentsUnwritable] = []
@@ -321,7 +320,7 @@ class DocumentLibrary:
 
 
 async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
-    """Close a model, if it was created; return a replacement for its future that resolves to None."""
+    """Close a model, if it was created; return a future that resolves to None, to replace the model's own."""
     with suppress(EdgechatError):  # its caller has already received the error
         if (model := await made) is not None:
             await model.close()

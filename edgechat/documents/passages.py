@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 MOST_LETTERS = 1200
 """Maximum number of characters in a passage (about 300 tokens)."""
 _LEAST_LETTERS = 200
-"""Sections with fewer characters are merged into the next one."""
+"""Sections with fewer characters are joined with the next one."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _DEFINITION = re.compile(

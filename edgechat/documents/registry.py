@@ -82,7 +82,7 @@ def remove(name: str) -> None:
 
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
-"""Limits on a folder that becomes a collection because a question mentions it."""
+"""Limits on the files and bytes in a folder that becomes a collection because a question mentions it."""
 _MOST_ENTRIES, _SECONDS = 20_000, 2.0
 _HUGE_BYTES = 10**9
 """Reading this much takes about five minutes; reading `_MOST_ENTRIES` documents takes a minute and a half."""
@@ -102,7 +102,6 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Why it cannot be used."""
     hint: str = ""
-    """What to do about the problem."""
 
     @property
     def about(self) -> str:
@@ -131,7 +130,7 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_huge(self) -> bool:
-        """Whether it would take far too long to read by mistake: many minutes, as for / or a home folder."""
+        """Whether reading it would take many minutes, as for / or a home folder, and must be confirmed."""
         return self.is_cut or self.size > _HUGE_BYTES
 
     @property
@@ -205,7 +204,7 @@ def free_name(root: Path) -> str:
 
 
 def survey(root: Path) -> FolderSurvey:
-    """Count the documents in a folder without reading them; in huge folders, only some of them."""
+    """Count the documents in a folder without reading them; in a huge folder, stop early."""
     began = time.monotonic()
     below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
     is_late = time.monotonic() - began > _SECONDS

@@ -25,17 +25,17 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.suggestions import named_reranker
 
 CANDIDATES = 100
-"""Number of passages to take from each ranking before fusing them."""
+"""Number of passages to take from each ranking before the rankings are fused."""
 _RANK = 60
 """The constant in reciprocal rank fusion, as published."""
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _MOST_WORDS = 32
 _ENDING, _STEM = 3, 5
-"""How many letters at the end of a word may differ, and how many at its start must match."""
+"""Number of letters that can differ at the end of a word, and number that must match at its start."""
 _COMMON = 0.2
 """Words that occur in more than this fraction of passages are ignored, unless all words are that common."""
 _MOST_MATCHES = 10_000
-"""Maximum number of matching passages to rank, starting with the rarest words. Each takes about 2 µs."""
+"""Maximum number of matching passages to rank, those with the rarest words first. Each takes about 2 µs."""
 _FEW = 4
 """Number of words to look up if all words are common."""
 _SECTION_LETTERS = 3000
@@ -107,7 +107,7 @@ def _match(collection: Collection, question: str) -> str:
 def _terms(word: str) -> Iterator[str]:
     """Yield the FTS5 terms for a word in any language: the word itself, and words that start the same way."""
     if re.match(f"[{UNSPACED}]", word):
-        # In these scripts, most words have two characters, and only a dictionary knows where they begin.
+        # In these scripts, most words have two characters, but only a dictionary can tell where they begin.
         for start in range(max(1, len(word) - 1)):
             yield f'"{" ".join(word[start : start + 2])}"'
         return

@@ -77,7 +77,7 @@ class EngineCore:
         ngrams: bool = False,
         controller: Controller | None = None,
     ) -> None:
-        """states: stores KV states on disk, if given. controller: decides how much to draft."""
+        """states: where to save KV states on disk; None saves none. controller: decides how much to draft."""
         self.backend = backend
         self.template = template
         self.media_tokens = MediaTokens(backend.media_encoder, decoded, why_not=backend.no_vision)
@@ -131,7 +131,7 @@ class EngineCore:
         self.preparation.wait_for(self.preparation.submit(work), request, self._prepared)
 
     def translate(self, command: Translate) -> None:
-        """Convert text to tokens or back in the background. A later step returns Translated or Failed."""
+        """Tokenize or detokenize in the background. A later step returns Translated or Failed."""
         work = self.preparation.submit(partial(self._translate, command))
         self.preparation.wait_for(work, ChatRequest(id=command.request_id), lambda _, done: [done.result()])
 
@@ -143,7 +143,7 @@ class EngineCore:
         return Translated(command.request_id, tuple(prompt.tokens), b"")
 
     def _next_prompt(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
-        """Return the tokens that the next turn of a chat is sure to start with; [] if unknown."""
+        """Return the tokens that a chat's next prompt is sure to start with, or [] if they are unknown."""
         try:
             prompt = self.prompts.next(request, reply, cells)
         except Exception as error:  # the chat also works without prewarming
@@ -152,11 +152,11 @@ class EngineCore:
         return prompt.tokens if prompt is not None else []
 
     def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Generation, str | None]:
-        """Return a request's sequence and the grammar for its reply, if it has one."""
+        """Return a sequence for a request, and the grammar that the reply must follow, if any."""
         vocabulary = self.backend.vocabulary
         check_bias(request.sampling, vocabulary.size)
         tools.check(request)
-        if request.text is not None:  # no conversation: nothing to save, no turns to drop
+        if request.text is not None:  # a raw prompt has no chat to save and no turns to drop
             request = msgspec.structs.replace(request, chat=None, overflow="error")
         adapters = self._adapters(request)
         prompt = self.prompts.of(request, self.scheduler.cells)
@@ -199,11 +199,11 @@ class EngineCore:
         if not isinstance(sequence, Generation):
             return []
         events = self._finish(sequence, "cancelled")
-        self._want_media()  # there may be no further step to do it
+        self._want_media()  # there may not be another step to do this
         return events
 
     def persist(self, chat: str | None) -> None:
-        """Save a chat's state to disk (None: every chat's). A later step returns Persisted."""
+        """Save a chat's state to disk; None saves every chat's. A later step returns Persisted."""
         self.chat_cache.persist(chat)
 
     def forget(self, chat: str) -> None:
@@ -219,11 +219,11 @@ class EngineCore:
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests waiting for their prompt, their grammar or the disk."""
+        """Number of requests that are waiting for a prompt, a grammar or the disk."""
         return self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
-        """Compute one token to page in the weights, and measure what a call costs.
+        """Compute one token to page in the weights, and measure the cost of a call.
 
         whole: compute a full batch first, so that accelerators make their deferred allocations now.
         """
@@ -306,7 +306,7 @@ class EngineCore:
             self.encoding.want([_key(sequence, run) for sequence, run in self.scheduler.media()])
 
     def _finish_jobs(self) -> Iterator[Event]:
-        """Continue with requests whose background work is done."""
+        """Continue the requests whose background work has finished."""
         for job in self.preparation.ready():
             try:
                 yield from job.then(job.request, job.future)
@@ -367,7 +367,7 @@ class EngineCore:
         return logits
 
     def _compute(self, planned: Planned) -> Logits:
-        """Return the batch's logits; empty for media, or if the backend sampled the token itself."""
+        """Return the batch's logits; there are none for media, or if the backend sampled the token itself."""
         stream, part = planned[0]
         if self.backend.adapters is not None:
             self.backend.adapters.use(stream.adapters)
@@ -447,7 +447,6 @@ class EngineCore:
         return events
 
     def _extend(self, sequence: Generation, token: int) -> list[Event]:
-        """Add a sampled token to its sequence and return the resulting events."""
         if self.backend.vocabulary.is_end(token):
             return self._finish(sequence, "stop")
         special = token in self._marks and sequence.reply.where is not ReplyPart.ANSWER
@@ -463,7 +462,7 @@ class EngineCore:
         return events
 
     def _overflow(self, sequence: Generation) -> list[Event]:
-        """Drop older turns to make room for a reply that has filled the context, or else end the reply."""
+        """End a reply that has filled the context, or drop older turns to make room for the rest of it."""
         request = sequence.request
         if request.overflow != "window":
             return self._finish(sequence, "context")
@@ -495,7 +494,7 @@ class EngineCore:
         return [Dropped(sequence.id, shorter.dropped)]
 
     def _handle_overflows(self) -> Iterator[Event]:
-        """Shorten or end sequences that no longer fit, since the backend has fewer cells than it reported."""
+        """Shorten or end sequences that no longer fit because the backend has fewer cells than reported."""
         for sequence in self.scheduler.sequences:
             if len(sequence.tokens) <= self.scheduler.cells:
                 continue

@@ -39,13 +39,13 @@ class Engine(Protocol):
     plan: LoadPlan
     """How the model was or will be loaded. A new plan takes effect at the next load."""
     model: ModelInfo | None
-    """The model as reported by the last load; None before the first load."""
+    """The model as reported by the last load, or None before the first."""
     state: EngineState
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         """Load the model unless it is already loaded, reporting progress (0 to 1).
 
-        Raises LoadFailed, DoesNotFit, EngineCrashed, and EngineClosed after or during `close`.
+        Raises LoadFailed, DoesNotFit or EngineCrashed, or EngineClosed during or after `close`.
         """
         ...
 
@@ -73,7 +73,7 @@ class Engine(Protocol):
         query: str | None = None,
         may_load: bool = True,
     ) -> Embedded | None:
-        """Return embeddings of texts or token lists; None if cancelled.
+        """Return embeddings of texts or token lists, or None if cancelled.
 
         cut: truncate texts that are too long instead of raising PromptTooLong. query: instead of embedding
         the texts, score them as answers to this query; requires a reranking model. Loads the model and raises
@@ -90,7 +90,7 @@ class Engine(Protocol):
         special: bool = False,
         may_load: bool = True,
     ) -> Translated | None:
-        """Convert text or a chat's prompt to tokens, or tokens to text; return None if cancelled.
+        """Convert text or a chat's prompt to tokens, or tokens to text. Return None if cancelled.
 
         Loads the model and raises errors as `stream` does; also raises BadRequest.
         """
@@ -104,9 +104,9 @@ class Engine(Protocol):
         ...
 
     async def persist(self, chat: str | None = None) -> None:
-        """Save a chat's KV state to disk (None: every chat's), if that is worthwhile.
+        """Save a chat's KV state to disk if that is worthwhile; None saves every chat's.
 
-        Returns when this is done, or after a timeout. Unknown chats are ignored.
+        Returns when the state is saved, or after a timeout. Unknown chats are ignored.
         """
         ...
 
@@ -115,15 +115,15 @@ class Engine(Protocol):
         ...
 
     async def inspect(self, chat: str | None = None) -> Snapshot | ServerLoad | None:
-        """Return a snapshot of the engine and a chat's cache (None: the most recently answered chat's).
+        """Return a snapshot of the engine and a chat's cache, by default the most recently answered chat's.
 
-        For a remote engine, return the load of its server. Return None if no model is loaded or the engine
-        does not answer in time.
+        For a remote engine, return its server's load. Return None if no model is loaded or the engine does
+        not answer in time.
         """
         ...
 
     def holding(self) -> AbstractContextManager[None]:
-        """Keep the model loaded while the context is active, even when idle."""
+        """Keep the model loaded inside the `with` block, even when idle."""
         ...
 
     async def unload(self) -> None:
@@ -137,11 +137,11 @@ class Engine(Protocol):
 
     @property
     def log_path(self) -> Path | None:
-        """The engine's log; None if there is no local log."""
+        """The engine's log, or None if there is no local log."""
         ...
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of the log as printable text; '' if there is no log."""
+        """Return the end of the log as printable text, or '' if there is no log."""
         ...
 
     async def close(self) -> None:
@@ -168,7 +168,7 @@ def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKin
 
 
 class BaseEngine(ABC):
-    """Common part of the implementations: an engine's state and users. Idle engines are unloaded."""
+    """Base class of engines: tracks an engine's state and users, and unloads it when idle."""
 
     def __init__(
         self,

@@ -21,14 +21,14 @@ from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048
 _BLOCK = 32_768
-"""How many logits to sum at a time. Temporary copies of long rows would page in new memory every time."""
+"""Number of logits to sum at a time; temporary copies of long rows would page in new memory every time."""
 
 
 class TokenConstraint(Protocol):
     """A reply's grammar. `reply` holds the reply's tokens so far. Methods raise SchemaError."""
 
     def mask(self, reply: Sequence[int], /) -> npt.NDArray[np.bool_]:
-        """Return a mask of the tokens that may come next [n_vocab]."""
+        """Return a mask [n_vocab] of the tokens that may come next."""
         ...
 
     def allows(self, reply: Sequence[int], tokens: Sequence[int], /) -> int:
@@ -36,12 +36,12 @@ class TokenConstraint(Protocol):
         ...
 
     def is_complete(self, reply: Sequence[int], /) -> bool:
-        """Return True if no token may follow."""
+        """Return True if no further token is allowed."""
         ...
 
 
 class Sampler:
-    """Samples the tokens of one request, with one random number per chosen token.
+    """Samples the tokens of one request, using one random number per chosen token.
 
     The `reply` parameters (the reply's tokens so far) matter only with a constraint.
     """
@@ -119,7 +119,7 @@ class Sampler:
         return _pick(self.distribution(logits, recent, reply), number)
 
     def allowed(self, reply: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of `tokens`, in order, the grammar allows; without a grammar, all of them."""
+        """Return how many of `tokens`, in order, the grammar allows: all of them if there is no grammar."""
         if self.constraint is None:
             return len(tokens)
         try:
@@ -166,7 +166,7 @@ class Sampler:
 def accepts(p: float, q: float, number: float) -> bool:
     """Return True if a drafted token is accepted.
 
-    p, q: its probability in the target and in the draft. number: random, from 0 to 1.
+    p, q: its probability according to the target and the draft. number: a random number from 0 to 1.
     """
     return number * q < p
 
@@ -189,7 +189,7 @@ def _pick(distribution: Distribution, number: float) -> int:
 
 
 def _pick_of_all(logits: Logits, temperature: float, number: float) -> int:
-    """Pick a token as `_pick` does, without filters and one block at a time. Raises DecodeFailed."""
+    """Pick a token from all logits, as `_pick` does but one block at a time. Raises DecodeFailed."""
     highest = logits.max()
     _check(highest)
 
@@ -242,7 +242,7 @@ def _filtered(logits: Logits, sampling: Sampling) -> Distribution:
 
 
 def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[int, float]]]:
-    """Return a token's logprob and the `others` likeliest tokens with their logprobs, before any filter."""
+    """Return a token's logprob and the `others` likeliest tokens with their logprobs, before filtering."""
     highest = logits.max()
     total = float(highest) + math.log(_total_weight(logits, highest))
     likeliest = top_ids(logits, others) if others > 0 else np.empty(0, np.intp)

@@ -26,9 +26,8 @@ Effort = Literal["low", "medium", "high"]
 Source = Literal["model", "mtp", "eagle3", "ngram"]
 """Where drafts come from: a small model, the model's own layers, an EAGLE-3 head, or n-grams in the chat."""
 LONGEST_DRAFT: dict[Source, int] = {"model": 8, "mtp": 8, "eagle3": 8, "ngram": 15}
-"""In tokens. Copied text may go on matching for longer; computed drafts diverge sooner."""
+"""Maximum draft lengths, in tokens. Copied text may match for longer; computed drafts diverge sooner."""
 MediaFile = Image | Sound
-"""An image or sound in a message."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -89,7 +88,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     messages: tuple[Message, ...] = ()
     text: str | tuple[int, ...] | None = None
-    """A raw prompt instead of messages. There is no template, no thinking and no window."""
+    """A raw prompt instead of messages, without a template, thinking or a sliding window."""
     suffix: str = ""
     """Text that comes after the reply, for fill-in-the-middle. `text` must then be a string."""
     tools: tuple[Tool, ...] = ()
@@ -109,7 +108,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """LoRA adapters, applied together."""
     sampling_set: tuple[str, ...] | None = None
     """The fields of `sampling` that were set explicitly. Only these are sent to a remote engine, which has
-    its own defaults. None: the fields that differ from edgechat's defaults.
+    its own defaults. None sends the fields that differ from edgechat's defaults.
     """
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -127,7 +126,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """A request's token counts. `cached_tokens` is how much of the prompt did not have to be computed."""
+    """A request's token counts. `cached_tokens` counts prompt tokens that did not have to be computed."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -195,13 +194,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """chatml: the file has no template, so the most common one is used."""
     load_ms: float
     embedding: int = 0
-    """Dimensions of an embedding model's vectors; 1 for a reranking model. 0 for models that can chat."""
+    """Number of dimensions of an embedding model's vectors; 1 for a reranking model, 0 for a chat model."""
     memory_bytes: int = 0
     """The worker's resident memory after loading, in bytes."""
     buffers: tuple[Buffer, ...] = ()
     """The buffers that llama.cpp allocated; empty if unknown."""
     differences: tuple[Difference, ...] = ()
-    """Buffers whose size differs from the plan."""
     drafters: tuple[str, ...] = ()
     """Names of the drafters, such as a model's name or 'n-grams'."""
     no_draft: str = ""
@@ -255,11 +253,11 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     cut: bool = False
     """Whether to truncate texts that are too long instead of rejecting them."""
     query: str | None = None
-    """For a reranking model; None for an embedding model."""
+    """The query for a reranking model; None for an embedding model."""
 
 
 MOST_CHARACTERS = 2**20
-"""Maximum length of text to translate: more than any context holds, but tokenized within about a second."""
+"""Maximum length of text to translate: longer than any context, but tokenized within about a second."""
 MOST_WITH_MARKS = 2**15
 """The limit when control tokens are parsed, which takes quadratic time if there are many."""
 MOST_TOKENS = 2**17
@@ -284,7 +282,7 @@ class Translate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=True):
-    """How many of the oldest turns, after any pinned turn, are not sent because they do not fit."""
+    """The number of turns left out because they do not fit: the oldest ones after any pinned turn."""
 
     request_id: str
     turns: int
@@ -303,7 +301,7 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Natural log probabilities of a token and of its alternatives, before any filter."""
+    """Natural log probabilities of a token and of its alternatives, before filtering."""
 
     token: bytes
     logprob: float
@@ -370,9 +368,9 @@ class Persisted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Embedded(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Embed: a vector of length 1 (or 0) for each text, as little-endian 32-bit floats.
+    """The answer to Embed: for each text a vector of norm 1 (or 0), as little-endian 32-bit floats.
 
-    With a query, there is a single number per text, which is higher for better answers.
+    With a query, there is a single number per text instead, which is higher for better answers.
     """
 
     request_id: str

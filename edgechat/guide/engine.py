@@ -43,19 +43,19 @@ from edgechat.planner.plan import LoadPlan
 DECLINES = "I am a small guide that only knows edgechat;"
 """The start of every answer to an off-topic question."""
 _TOKENS = 8
-"""Number of tokens whose probability is checked. If the model knows an answer, they determine the rest."""
+"""Number of tokens whose probability is checked. If the model knows the answer, they determine the rest."""
 # Tuned on the practice exams: `python packaging/guide/told.py --practice`.
 _NAMED, _QUOTED, _ALONE = 1.3, 1.6, 2.1
-"""Minimum merits for linking the documentation, quoting it below the model's answer, or using it alone.
+"""Minimum merits for linking to the documentation, quoting it below the model's answer, and using it alone.
 
 Below the second of these, a quotation was useful in only 3 of 44 cases.
 """
 _LEAST = 0.4
-"""Minimum fraction of a question that a passage must cover to count as an answer to it."""
+"""Fraction of a question that a passage must cover to count as an answer."""
 _UNSURE = 1.1
-"""If there is no passage, the model does not answer when its doubt is higher than this.
+"""Maximum doubt with which the model may answer a question that no passage covers.
 
-Above it, the model was wrong on 3 of 3 practice questions; below it, on 1 of 9.
+Above this, the model was wrong on 3 of 3 practice questions; below it, on 1 of 9.
 """
 _NOTHING = "The documentation does not say."
 _OR = "If that is not what you meant:"
@@ -126,7 +126,7 @@ class _Begun:
         return math.sqrt(max(0.0, -sum(self.logprobs[:_TOKENS])))
 
     def instead(self, text: str, seconds: float) -> Iterator[RequestEvent]:
-        """Yield the events for a reply that consists of `text` instead. seconds: time since the request."""
+        """Yield events for a reply with `text` in place of the model's. seconds: time since the request."""
         last = self.events[-1]
         if isinstance(last, Finished):
             usage = last.usage
@@ -173,7 +173,7 @@ def local_engine(
     on_state: Callable[[EngineState], None] | None = None,
     on_note: Callable[[str], None],
 ) -> EngineSupervisor:
-    """Return an engine for a local model, which is not loaded yet. For the guide, it is a `Guide`."""
+    """Return an engine for a local model, without loading it. For the guide's model, this is a `Guide`."""
     is_guide = Path(plan.model_path) == paths.shipped("guide.gguf")
     return (Guide if is_guide else EngineSupervisor)(
         plan,

@@ -1,8 +1,8 @@
-"""Search in the bundled documentation, which is split into table rows, list items, commands and paragraphs.
+"""Search of the bundled documentation, which is split into table rows, list items, commands and paragraphs.
 
 These passages are ranked by BM25 (Robertson and Zaragoza, 2009), with headings as additional words (BM25F).
-Unlike the index of a collection, this one corrects typos, using the words in the documentation. Its scores
-are comparable across questions, so that thresholds work.
+Unlike a search in a collection, this one corrects typos, using the words in the documentation. Its scores are
+comparable across questions, so thresholds can be applied to them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,6 @@ class Excerpt:
     page: str
     """The name of the page's file, such as 'app.md'."""
     title: str
-    """The page's title."""
     headings: tuple[str, ...]
     """The headings between the title and the passage, from the outermost to the innermost."""
     kind: str
@@ -106,7 +105,7 @@ class Excerpt:
         return f"[{name}]({WHERE}{self.page}{'#' + _anchor(self.headings[-1]) if self.headings else ''})"
 
     def shown(self, asked: set[str]) -> str:
-        """Return the passage as Markdown, with a long paragraph cut to the part richest in `asked` words."""
+        """Return the passage as Markdown. A long paragraph is cut to the part with the most `asked` stems."""
         text = unlinked(self.text)
         if self.kind == "command":
             return "```\n" + re.sub(" {3,}# ", "  # ", text) + "\n```"
@@ -127,7 +126,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The result of a search for a question."""
+    """The result of a search."""
 
     passages: tuple[Excerpt, ...] = ()
     """The passages, best first; empty if no word of the question occurs in the documentation."""
@@ -157,7 +156,7 @@ class Manual:
     """A searchable set of pages from a folder: about 1,200 passages, 2 ms per question."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: the folder that contains the pages; None for the bundled documentation."""
+        """folder: the folder that contains the pages, or None for the bundled documentation."""
         pages = sorted((folder or paths.shipped("docs")).glob("*.md"))
         self.passages = [one for page in pages for one in _passages(page)]
 
@@ -213,7 +212,7 @@ class Manual:
         return term is not None and bool(asked) and asked <= set(_stems(term[1]))
 
     def _section(self, one: Excerpt) -> list[Excerpt]:
-        """Return the first passages in a section, up to the maximum length of an answer."""
+        """Return the first passages in the section of `one`, up to the maximum length of an answer."""
         found, letters = list[Excerpt](), 0
         for other in self.passages:
             if (other.page, other.headings) == (one.page, one.headings):
@@ -237,7 +236,7 @@ class Manual:
         return weight
 
     def _asked(self, question: str) -> list[list[tuple[str, float]]]:
-        """Return the known stem of each distinctive word, and those of similar words, with weights."""
+        """Return, for each distinctive word, its known stem and the stems of its synonyms, with weights."""
         asked: list[list[tuple[str, float]]] = []
         for word in dict.fromkeys(_words(question)):
             if word in _SAYS_NOTHING:
@@ -255,7 +254,7 @@ class Manual:
 
     @cached_property
     def _index(self) -> tuple[list[dict[str, float]], dict[str, list[int]]]:
-        """Return the weighted stem counts for each passage, and the passages that contain each stem."""
+        """The weighted stem counts of each passage, and the passages that contain each stem."""
         bags: list[dict[str, float]] = []
         postings: dict[str, list[int]] = defaultdict(list)
         for at, one in enumerate(self.passages):
@@ -276,7 +275,7 @@ class Manual:
 
     @cached_property
     def _known(self) -> Counter[str]:
-        """Return the number of passages that contain each stem, ignoring file names."""
+        """The number of passages that contain each stem, ignoring file names."""
         return Counter(
             stem
             for one in self.passages
@@ -339,7 +338,6 @@ def _alike() -> dict[str, list[str]]:
 
 
 def _passages(page: Path) -> Iterator[Excerpt]:
-    """Yield the passages of a page, in order."""
     headings, fenced, header, led = list[str](), False, False, False
     block, kind = list[str](), ""
 

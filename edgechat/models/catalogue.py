@@ -28,18 +28,16 @@ _LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
 _PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
 
 Thinking = Literal["none", "always", "default-on", "default-off"]
-"""none: answers immediately. always: thinks first. default-on, default-off: has a switch, which is
-initially on or off.
+"""Whether a model thinks before it answers: never (none), always, or depending on a switch that is initially
+on (default-on) or off (default-off).
 """
 
 
 class EmbeddingPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Prefixes for the model's input. Its developers require them so that embeddings are comparable."""
+    """Prefixes that an embedding model's developers require in its input to make embeddings comparable."""
 
     query: Annotated[str, Meta(max_length=1000)] = ""
-    """Prefix for queries."""
     passage: Annotated[str, Meta(max_length=1000)] = ""
-    """Prefix for passages to be searched."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -110,20 +108,20 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return tuple(canonical(quant) for quant in self.quants)
 
     def file_for(self, quant: str) -> str:
-        """Return the name of the file with this quantization, in any spelling."""
+        """Return the name of the file with this quantization (in any spelling)."""
         labels = {
             canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
         }
         return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
-        """Return the MLX repository with this quantization, in any spelling, or None."""
+        """Return the MLX repository with this quantization (in any spelling), or None."""
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
-        """Return a file's quantization in canonical spelling, or None if the file is not one of this model's.
+        """Return the canonical quantization of one of this model's files, or None for any other file.
 
-        Case is ignored. If the model is split, the file may be any of its shards.
+        Case is ignored. If the model is split, the file can be any of its shards.
         """
         before, has_quant, after = self.file.partition(_QUANT)
         if not has_quant:
@@ -158,12 +156,12 @@ def own_catalogue() -> Path:
 
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the models in a models.toml. Raises SettingsError, which names the file, model and field."""
+    """Return the models in a models.toml. Raises SettingsError, naming the file, model and field."""
     return _check_names([_parse_entry(table, where) for table, where in _read_tables(path)], path)
 
 
 class _ParsedCatalogue(msgspec.Struct, frozen=True, array_like=True):
-    """The shipped catalogue, parsed and cached. Parsing TOML takes 20 ms, a third of `edgechat list`."""
+    """The shipped catalogue, parsed and cached. Parsing takes 20 ms, a third of `edgechat list`'s time."""
 
     version: str
     """edgechat's version, since entries written by another version may have different fields."""

@@ -25,9 +25,9 @@ class RemoteFile:
     """Path in the repository: 'BF16/model-00001-of-00002.gguf'."""
     size: int
     sha256: str | None = None
-    """64 lowercase hexadecimal digits. None for a small file, which is stored in git itself."""
+    """64 lowercase hexadecimal digits. None for a small file stored in git itself."""
     git_sha1: str | None = None
-    """Git's hash of such a small file, as 40 hexadecimal digits."""
+    """Git's hash of a file stored in git itself, as 40 hexadecimal digits."""
 
     @property
     def digest(self) -> str | None:
@@ -40,7 +40,7 @@ class RepoListing:
     """The files in a repository at one commit."""
 
     hub: str
-    """URL of the hub or mirror that listed it."""
+    """URL of the hub or mirror that provided the listing."""
     repo: str
     """'owner/name'."""
     commit: str
@@ -122,10 +122,9 @@ _MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
 _LARGER = 4
 """A file is treated as drafting layers only if its model is more than this many times as large."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
-"""Projector quantizations, best first, for a model of at most 8 bits. Such a model loses more than its
-projector does at Q8_0, which is half the size of F16 (llama.cpp makes the same choice). For a model
-with more bits, Q8_0 comes third. F32 stores the same numbers in twice the space, and BF16 is slow
-without hardware support.
+"""Projector quantizations, best first, for a model of at most 8 bits. Q8_0 is half the size of F16 and loses
+less than the model's own quantization does (llama.cpp makes the same choice). For a model with more bits,
+Q8_0 comes third. F32 stores the same numbers in twice the space, and BF16 is slow without hardware support.
 """
 
 
@@ -165,7 +164,7 @@ def _with_companions(
 
 
 def _head_rank(stem: str) -> int:
-    """Rank a file with drafting layers by its name; 0 is best. 8 bits come first because they lose little."""
+    """Rank a file with drafting layers by its name; 0 is best. Q8_0 comes first because it loses little."""
     label = quant_label(stem)
     return _HEAD_QUANTS.index(label) if label in _HEAD_QUANTS else len(_HEAD_QUANTS)
 
@@ -201,7 +200,10 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
 
 
 def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
-    """Yield the models, leaving out drafting layers (MTP): files much smaller than the model they match."""
+    """Yield the models, leaving out files that contain only drafting layers (MTP).
+
+    Such files are much smaller than the model of the same name.
+    """
     smallest: dict[str, int] = {}
     for choice in choices:
         if not _MTP.search(choice.name):
@@ -273,7 +275,7 @@ def _stem(name: str) -> str | None:
 
 
 def _is_projector(stem: str) -> bool:
-    """Return whether this is a projector in a single file, since libmtmd cannot load split ones."""
+    """Return whether this is a projector in a single file. libmtmd cannot load split projectors."""
     return is_projector(_base(stem)) and not _PART.fullmatch(stem)
 
 
@@ -296,7 +298,7 @@ _NAMELESS = ("ggml-model", "model", "ggml", "gguf")
 
 
 def is_projector(stem: str) -> bool:
-    """Return whether a file name (without folder and extension) is that of a projector."""
+    """Return whether a file is a projector, judging by its name without folder and extension."""
     return _PROJECTOR.fullmatch(stem) is not None
 
 
@@ -335,7 +337,7 @@ def _companions_of(
 def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tuple[int, int] | None:
     """Return how well the names of a projector and a model match (higher is better), or None if they do not.
 
-    alone: whether there is only one model. anything: whether the projector may then have any name.
+    alone: whether there is only one model. anything: whether that model accepts a projector with any name.
     """
     if projector and projector == model:
         return 3, 0
@@ -358,7 +360,7 @@ def _contains(longer: str, shorter: str) -> bool:
 
 
 def _key(name: str) -> str:
-    """Return the words in a name, joined by hyphens; '' if the name is too generic to identify a model."""
+    """Return the words in a name, joined by hyphens, or '' if the name is too generic to identify a model."""
     key = _SEPARATORS.sub("-", name).strip("-").casefold()
     for nameless in _NAMELESS:
         if key == nameless:

@@ -5,8 +5,8 @@ model, in nats; 0 means no loss. All published figures come from a single model.
 while newer and denser ones lose more, so the figures rank any model's quantizations but do not predict its
 loss. They cannot even rank quantizations that are nearly lossless (arXiv 2606.19558).
 
-A measurement of the file itself takes precedence, except for quality classes. Their limits only suit the
-published figures, since small models lose more at the same quantization.
+A measurement of the file itself takes precedence, except for quality classes. The limits of these classes
+suit only the published figures, since small models lose more at the same quantization.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from edgechat.models.formats.quants import canonical, is_mlx_bits
 from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
-"""Minimum number of weights for a poor quantization to be acceptable: Q2_K hurts 70B as much as Q3_K_M hurts
-8B.
+"""Minimum number of weights for a poor quantization to be acceptable: Q2_K harms a 70B model as much as
+Q3_K_M harms an 8B model.
 """
 BLOCK = 256
-"""Number of weights in a block of K-quants. If a model's rows are not a multiple of this, they get larger
-types, so its files hardly shrink.
+"""Number of weights in a block of K-quants. Rows whose length is not a multiple of this get larger types, so
+the model's files hardly shrink.
 """
 
 
@@ -95,11 +95,11 @@ _WITH_IMATRIX = {
     "IQ2_XXS": 0.812022,
 }
 _NEAREST = {"8BIT": "Q8_0", "6BIT": "Q6_K", "5BIT": "Q5_1", "4BIT": "Q4_1"}
-"""The most similar llama.cpp quantization for each MLX quantization. Q4_1 and Q5_1 also store a 16-bit
-scale and minimum.
+"""The most similar llama.cpp quantization for each MLX quantization.
 
-No divergence has been published for MLX. MMLU-Pro scores in mlx-lm's BENCHMARKS.md confirm the order for
-Qwen3-4B-2507: 64.05 at bf16, 63.85 at 8 bits, 63.53 at 6, 62.38 at 5, 60.72 at 4.
+Like MLX, Q4_1 and Q5_1 store a 16-bit scale and minimum for each block. No divergence has been published for
+MLX, but MMLU-Pro scores in mlx-lm's BENCHMARKS.md confirm the order for Qwen3-4B-2507: 64.05 at bf16, 63.85
+at 8 bits, 63.53 at 6, 62.38 at 5, 60.72 at 4.
 """
 _LIKE = "of {0}, the most similar one; none was published for MLX: {1}"
 _LIMITS = (
@@ -109,7 +109,9 @@ _LIMITS = (
     (0.040, QualityClass.GOOD),
     (0.120, QualityClass.REDUCED),
 )
-"""Our own limits, set at gaps between the figures: perplexity at 8B grows by 0.4%, 2%, 4% and 12%."""
+"""Our own limits, set at gaps between the figures. At these gaps, the perplexity of an 8B model has grown by
+0.4%, 2%, 4% and 12%.
+"""
 
 
 def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
@@ -184,7 +186,7 @@ class MeasuredLoss(msgspec.Struct, frozen=True, kw_only=True):
 
     fingerprint: str
     size: int
-    """File size in bytes; 0 for a folder."""
+    """File size in bytes, or 0 for a folder."""
     value: float
     error: float
     base: str

@@ -19,14 +19,14 @@ from edgechat.models.local.resolve import entry_of, resolve
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A repository, and which of its models are requested."""
+    """A request for models in a repository, optionally with one quantization or in one format."""
 
     hub: HubName
     entry: CatalogueEntry | None
     quant: str | None
     """Requested quantization, spelled as `quants.canonical` returns it."""
     format: Format | None = None
-    """Requested format, or else the format of the repository. None means any format."""
+    """Requested format, or else the repository's. None means any format."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ def parse_request(
     """Parse a catalogue name or alias, owner/repo[:QUANT], or a hub URL.
 
     format: for a model in the catalogue, 'mlx' selects its MLX repository, as does a quantization that exists
-    only for MLX. In any other repository, only models in this format are selected. Raises ModelNotFound, and
+    only for MLX. For other repositories, only models in this format are requested. Raises ModelNotFound, and
     SettingsError if arguments contradict each other.
     """
     entry = entry_of(name)

@@ -1,8 +1,7 @@
-"""Headers shipped with edgechat, which make it possible to plan models in the catalogue before downloading.
+"""Model headers shipped with edgechat, used to plan models in the catalogue before they are downloaded.
 
-`skeletons.bin` contains a skeleton of each model. For each quantization, it also contains one byte per
-tensor, which is the tensor's type. It is written by packaging/catalogue, with the types that llama.cpp's
-quantizer chooses.
+`skeletons.bin` contains each model's skeleton and, for each quantization, one byte per tensor that gives the
+tensor's type. It is written by packaging/catalogue, using the types that llama.cpp's quantizer chooses.
 
     "ECSK", uint32 n, n bytes of index (msgpack: _Index); then for each model, compressed with zlib:
     uint32 s, s bytes of skeleton, and the types in each quantization, in the order of the skeleton's tensors
@@ -33,7 +32,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Where a model's data is, and the file size at each quantization, in the same order as the types."""
+    """The location of a model's data, and its file size at each quantization, in the order of the types."""
 
     name: str
     repo: str
@@ -63,10 +62,10 @@ def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
 
 
 def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
-    """Return the header of a file in this model's repository, without the tokenizer; None if not shipped.
+    """Return the header of this model's file at the given quantization, without the tokenizer.
 
-    Also returns None if the user's own catalogue specifies another repository. Raises ModelFileError if the
-    shipped file is damaged.
+    Returns None if the header is not shipped, or if the user's own catalogue specifies another repository.
+    Raises ModelFileError if the shipped file is damaged.
     """
     model, label = _indexed_model(entry), canonical(quant)
     if model is None or label not in model.sizes:
@@ -91,7 +90,7 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
 
 
 def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> bytes:
-    """Return the file's contents. All headers of a model must have the same tensors in the same order."""
+    """Return skeletons.bin's contents. A model's headers must have the same tensors in the same order."""
     index: list[_Model] = []
     parts: list[bytes] = []
     at = 0
@@ -153,8 +152,8 @@ _SCALE_AND_BIAS = 4
 def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a model's MLX repository with this quantization. Sizes are estimated.
 
-    quant: '4bit', 'mxfp4', 'bf16'. Returns None if the catalogue has no such repository, or if the model's
-    shapes are not shipped. Raises ModelFileError if the shipped file is damaged.
+    quant: for example '4bit', 'mxfp4' or 'bf16'. Returns None if the catalogue has no such repository, or if
+    the model's shapes are not shipped. Raises ModelFileError if the shipped file is damaged.
     """
     repo, quants = entry.mlx_repo(quant), shipped_quants(entry)
     base = shipped_header(entry, quants[0]) if repo and quants else None

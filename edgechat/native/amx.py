@@ -35,9 +35,9 @@ VARIABLE = "EDGECHAT_AMX"
 _FILE = "amx.json"
 _MAX_FILE_BYTES = 1 << 16
 _TIME_LIMIT = 20.0
-"""In seconds. The trial takes half a second, a third of it for importing numpy."""
+"""Time limit for the trial, in seconds. It takes half a second, a third of that for importing numpy."""
 _SMALL = 8192
-"""In bytes: enough for AVX-512 (3.5 KiB), as the kernel requires, but not for the 8 KiB of tiles."""
+"""Size in bytes: enough for AVX-512 (3.5 KiB), as the kernel requires, but not for the 8 KiB of tiles."""
 
 
 class _SignalStack(ctypes.Structure):
@@ -51,7 +51,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
     build: str
     failure: str
-    """Why AMX is not used; empty if it is used."""
+    """Why AMX is not used, or '' if it is."""
 
 
 def is_used() -> bool:
@@ -60,7 +60,7 @@ def is_used() -> bool:
 
 
 def failure() -> str:
-    """Return why AMX failed its trial, as a predicate; '' if it is used, unavailable or forbidden."""
+    """Return why AMX failed its trial, as a predicate, or '' if it is used, unavailable or forbidden."""
     found = _stored() if _may_be_there() else None
     return found.failure if found is not None else ""
 

@@ -94,7 +94,7 @@ def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
 
 
 def _arena() -> Any:
-    """Return a ggml context that holds tensor descriptions only."""
+    """Return a ggml context that holds only tensor descriptions."""
     return ctypes.c_void_p(ggml.call("ggml_init", ctypes.c_void_p, _InitParams(_ARENA, None, True)))
 
 

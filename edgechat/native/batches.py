@@ -71,7 +71,7 @@ class EmbeddingBatch:
         if n != n_positions:
             raise ValueError(f"{n} embeddings have {n_positions} positions")
         self.shape = n_numbers, n_embd
-        """How many numbers a position consists of, and how many an embedding does."""
+        """How many numbers make up a position, and how many an embedding."""
         self._embedding = np.ascontiguousarray(embeddings, np.float32)
         self._position = np.ascontiguousarray(positions, np.int32)
         self._n_seq = np.ones(n, np.int32)
@@ -90,7 +90,7 @@ def sends_candidates(params: LoadParams, n_layers: int, n_vocab: int) -> bool:
 
 
 class Candidates:
-    """Samplers that let a device select candidates, one per sequence in a context. Must be closed."""
+    """Samplers, one per sequence in a context, that let a device select candidates. Must be closed."""
 
     def __init__(self, n_seq_max: int, n_rows: int, n_vocab: int) -> None:
         self._n_vocab = n_vocab
@@ -108,7 +108,7 @@ class Candidates:
         native.n_outputs_max_per_seq = 0
 
     def use(self, context: Any, seqs: Collection[int], *, wanted: bool) -> None:
-        """Switch these sequences to candidates (`wanted`) or all logits, which takes several milliseconds."""
+        """Switch these sequences to candidates (`wanted`) or to all logits. Takes several milliseconds."""
         for seq in seqs:
             if wanted == (seq in self._chains):
                 continue

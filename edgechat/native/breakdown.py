@@ -39,7 +39,7 @@ class StdMap(ctypes.Structure):
 
 
 class StdMapNode(ctypes.Structure):
-    """A node in that tree; subclasses append the fields for the key and the value."""
+    """A node of a `StdMap`'s tree; subclasses append the fields for the key and the value."""
 
     _fields_: ClassVar[Sequence[tuple[str, type[Any]]]] = (
         ("color", ctypes.c_uint64),

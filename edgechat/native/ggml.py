@@ -85,7 +85,7 @@ def _cpu_device() -> Any:
 
 @cache
 def _lay_out() -> None:
-    """Fix the layout of weights for the rest of the process; this must happen before any sandbox starts."""
+    """Fix the layout of weights for the rest of the process. Must be called before any sandbox starts."""
     with contextlib.nullcontext() if amx.computes_right(_folder()) else amx.refused():
         weight_layouts()
 
@@ -175,7 +175,7 @@ def buffer_type_name(buffer_type: int) -> str:
 
 
 def holder(buffer_type: int) -> str:
-    """Return the device whose memory a buffer uses; 'CPU' even for RAM pinned by a GPU's driver."""
+    """Return the device whose memory a type of buffer uses: 'CPU' even for RAM pinned by a GPU's driver."""
     device = ask("ggml_backend_buft_get_device", ctypes.c_void_p, buffer_type)
     if not device or is_processor(device):
         return CPU

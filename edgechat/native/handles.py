@@ -144,7 +144,7 @@ class Model:
 
     @property
     def window(self) -> int:
-        """Size in tokens of the attention window that some layers use; 0 if there is none."""
+        """Size in tokens of the attention window that some layers use, or 0 if there is none."""
         return int(lib.llama_model_n_swa(self.pointer))
 
     @property
@@ -166,19 +166,19 @@ class Model:
 
     @property
     def pooling(self) -> str | None:
-        """Number of the pooling type for embeddings, as text; None if it is 0 or not in the file."""
+        """The number of the pooling type for embeddings, as text, or None if it is 0 or not in the file."""
         kind = self.meta(f"{self.architecture}.pooling_type")
         return None if kind == "0" else kind
 
     @property
     def chat_template(self) -> str | None:
-        """The default chat template in the file."""
+        """The default chat template in the file, or None if there is none."""
         template = lib.llama_model_chat_template(self.pointer, None)
         return template.decode("utf-8", "replace") if template else None
 
     @property
     def rerank_template(self) -> str | None:
-        """A reranking model's prompt, containing '{query}' and '{document}'; None if the file has none."""
+        """A reranking model's prompt, containing '{query}' and '{document}', or None if the file has none."""
         template = lib.llama_model_chat_template(self.pointer, b"rerank")
         return template.decode("utf-8", "replace") if template else None
 
@@ -273,14 +273,12 @@ class Context:
         """Number of logits in a row."""
         self._suppressed = model.suppressed
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
-        """Size of an embedding; 0 without embeddings."""
+        """Size of an embedding, or 0 if none are computed."""
         self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
         """How many numbers a sequence yields: the size of an embedding, or a reranker's number of scores."""
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_rows)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
-        """Size of llama.cpp's buffer for logits and embeddings, which is sized for the largest number of
-        rows.
-        """
+        """Size of llama.cpp's buffer for logits and embeddings, with space for the maximum number of rows."""
         if self._candidates is not None:
             self.output_bytes += self._candidates.bytes
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
@@ -443,12 +441,12 @@ class Context:
 
     @property
     def n_snapshots(self) -> int:
-        """How far a recurrent state can be rolled back, in tokens; 0 if it has no snapshots."""
+        """How far a recurrent state can be rolled back, in tokens, or 0 if it has no snapshots."""
         return int(lib.llama_n_rs_seq(self._pointer))
 
     @property
     def can_shift(self) -> bool:
-        """Whether llama.cpp says that positions can be shifted. It sometimes says so when they cannot."""
+        """Whether llama.cpp claims that positions can be shifted, which is not always true."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:

@@ -48,7 +48,7 @@ class HeadContext(Context):
         self.width = int(lib.llama_model_n_embd_out(model.pointer))
         """Size of a hidden state."""
         self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
-        """Number of layers; if there are several, each predicts one token further ahead than the last."""
+        """Number of layers. If there are several, each predicts one token further than the one before."""
         if self.n_layers > 1 and model.architecture not in CHAINED:
             raise LoadFailed(
                 f"{model.architecture} models draft with one layer, but this one has {self.n_layers}."
@@ -110,7 +110,7 @@ class HeadContext(Context):
 
 
 def _functions() -> ModuleType:
-    """Return the bindings for llama-ext.h. Raises LoadFailed if this build does not export it."""
+    """Return the bindings for llama-ext.h. Raises LoadFailed if this build lacks them."""
     try:
         from llama_cpp import llama_cpp_ext
     except (ImportError, AttributeError) as error:

@@ -48,9 +48,9 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     """Number of snapshots of the recurrent state per sequence."""
     flash_attention: bool = True
     embeddings: bool = False
-    """Compute an embedding for each sequence in a call instead of logits."""
+    """Whether to compute an embedding for each sequence in a call instead of logits."""
     reranks: bool = False
-    """With `embeddings`, let the model's classification head score each sequence instead."""
+    """Whether the model's classification head scores each sequence instead. Requires `embeddings`."""
     devices: tuple[str, ...] = ()
     """llama.cpp's names for the accelerators to use, in layer order, or 'MLX' for Apple's. If empty, only
     the CPU is used.
@@ -64,7 +64,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     rpc: tuple[str, ...] = ()
     """RPC servers (host:port) whose devices are among `devices`."""
     mtp: bool = False
-    """Also load the layers that predict further tokens (MTP), with a separate context for drafting."""
+    """Whether to load the layers that predict further tokens (MTP), with their own context for drafting."""
 
     @property
     def n_rows(self) -> int:
@@ -93,7 +93,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, other: LoadParams) -> Self:
-        """Return the load parameters as an instance of a subclass, such as LoadPlan."""
+        """Return the load parameters alone, given an instance of a subclass such as LoadPlan."""
         return cls(**{name: getattr(other, name) for name in cls.__struct_fields__})
 
 
@@ -202,8 +202,8 @@ ONE_LAYER = {
 CHAINED = {"hy_v3", "mimo2", "step35"}
 """Architectures that draft with any number of layers, each of which predicts one token further ahead."""
 HANDS_OUT_ALL = ONE_LAYER - {"deepseek4", "qwen3next"}
-"""Architectures whose heads return the hidden states of all tokens in a call. Others return only those of
-tokens whose logits are wanted. Treating one kind as the other returns the wrong rows, or aborts.
+"""Architectures whose heads return the hidden states of all tokens in a call. Other heads return them only
+for tokens whose logits are wanted. Confusing the two kinds yields wrong rows or aborts the process.
 """
 HANDS_OUT_INPUTS = {
     "bailingmoe3",

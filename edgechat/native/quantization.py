@@ -46,16 +46,16 @@ class QuantizeParams:
     types: Mapping[str, int] = field(default_factory=dict)
     """ggml types for the tensors that get a different type than in the mixture, keyed by name."""
     importance: Mapping[str, Floats] | None = None
-    """[n_matrices, n_columns] for each weight. In a dry run, an empty mapping is not the same as None."""
+    """[n_matrices, n_columns] for each weight. In a dry run, an empty mapping stands for any matrix."""
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
     keep_split: bool = False
-    """Write as many shards as the source has, named TARGET-00001-of-0000N.gguf."""
+    """Whether to write as many shards as the source has, named TARGET-00001-of-0000N.gguf."""
 
 
 def quantize(
     source: Path, target: Path, params: QuantizeParams, on_tensor: Callable[[str], None] = lambda _name: None
 ) -> None:
-    """Write `target`. on_tensor: called with each tensor's name before it is quantized.
+    """Quantize `source` to `target`. on_tensor: called with each tensor's name before it is quantized.
 
     Raises NotQuantized with llama.cpp's reason; a partial file may then be left behind.
     """
@@ -68,7 +68,7 @@ def quantize(
 
 
 def target_types(source: Path, params: QuantizeParams) -> dict[str, str]:
-    """Return the type that each tensor gets, as ggml spells it ('q4_K'); '' if its type does not change.
+    """Return the type that each tensor gets, as ggml spells it ('q4_K'), or '' if it does not change.
 
     No weights are read. Raises NotQuantized, including when a required importance matrix is missing.
     """
@@ -124,7 +124,7 @@ def _call(
 
 
 def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_model_imatrix_data]:
-    """Return the importance values as the list that llama.cpp expects, with at least one entry."""
+    """Return the importance values as the array that llama.cpp expects, with at least one entry."""
     values = importance or {"": np.ones(1, np.float32)}
     entries = [
         lib.llama_model_imatrix_data(

@@ -93,7 +93,7 @@ def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
 
 
 def write(tensor: Any, data: npt.NDArray[Any]) -> None:
-    """Replace all values in a tensor that is in private memory (`Model(writable=True)`)."""
+    """Replace all values of a tensor in private memory (`Model(writable=True)`)."""
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     if not data.flags.c_contiguous or data.nbytes != size:
         raise ValueError(f"{data.nbytes} bytes for a tensor of {size}")

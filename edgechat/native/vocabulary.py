@@ -1,4 +1,4 @@
-"""Converts between text and tokens with llama.cpp's tokenizer, and compares vocabularies."""
+"""A model's vocabulary in llama.cpp: converts between text and tokens, and can be compared with another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MORE = 128
 _REMEMBERED = 32_768
 """Number of tokens whose bytes are cached, using 7 MB."""
 _FIRST = 5
-"""Compatible vocabularies may differ in their first tokens, up to this many."""
+"""Compatible vocabularies may differ in up to this many of their first tokens."""
 
 
 class NativeVocabulary:
@@ -35,7 +35,10 @@ class NativeVocabulary:
         self.is_end = lru_cache(_REMEMBERED)(self._is_end)
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the infill tokens that the file specifies, falling back to those with the usual names."""
+        """Return the ids of the prefix, suffix and middle tokens for infill, or None if any is missing.
+
+        llama.cpp takes them from the file, or else finds them by their usual names.
+        """
         prefix, suffix, middle = (
             int(token_of(self._vocab))
             for token_of in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
@@ -43,7 +46,7 @@ class NativeVocabulary:
         return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
 
     def misfit(self, other: NativeVocabulary) -> str:
-        """Return why another vocabulary's tokens cannot be used with this one; '' if they can.
+        """Return why another vocabulary's tokens cannot be used with this one, or '' if they can.
 
         The rule is the one that llama.cpp applies to draft models.
         """

@@ -62,14 +62,14 @@ class Variant:
     projector: Callable[[], FoundProjector] = lambda: (None, "")
     """Reads the projector's header once, over the network if necessary.
 
-    If a model that supports images or audio has no projector, returns the reason as a sentence.
+    Returns None and the reason, as a sentence, if a model that supports images or audio has no projector.
     """
     defaults: Callable[[], ModelDefaults] = ModelDefaults
     """Reads the file's Ollama defaults once."""
     head: Callable[[], FoundHead] = lambda: (None, "")
     """Reads the header of separate drafting layers once, over the network if necessary.
 
-    Returns None if there are none, or None and the reason if there is a file but it cannot be used.
+    Returns None and '' if there are none, or None and the reason if their file cannot be used.
     """
 
     @property
@@ -87,7 +87,7 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
     entry = entry_of(name)
     if entry is not None:
         known = of_entry(entry, local=local)
-        return known or [of_path(name)]  # raises an error that says why it is not here
+        return known or [of_path(name)]  # raises the error that explains why it is not here
     path = Path(os.path.expanduser(name))
     if os.path.isfile(path) or is_model_folder(path):
         return [of_path(name)]
@@ -125,7 +125,7 @@ def of_local(model: LocalModel) -> Variant:
 
 
 def _identity(file: Variant) -> tuple[Format, str | None, int]:
-    # A repository holds only one MLX model, and its name might not contain the quantization.
+    # A repository holds only one MLX model, whose name might not contain the quantization.
     return file.format, file.quant if file.format == "gguf" else None, file.size
 
 
@@ -270,7 +270,7 @@ def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader)
 
 
 def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
-    """Return the reason why a catalogue model not on this machine is planned without its projector."""
+    """Return why a catalogue model that is not on this machine is planned without its projector."""
     if not entry.modalities:
         return None, ""
     can = senses(entry.modalities)
@@ -380,7 +380,7 @@ def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
 
 
 _YES = "yes"
-"""If a model has several labels, this one must come first: llama.cpp returns the first label's score."""
+"""The label that must come first if a model has several, as llama.cpp returns the first label's score."""
 
 
 def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
@@ -416,7 +416,8 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 def _has_head(header: ModelHeader) -> bool:
     """Return whether the model has a layer that computes scores.
 
-    The tensor cls.weight alone does not prove this: it may be the preceding layer, as wide as the model.
+    A tensor cls.weight alone does not prove this: it can be the preceding layer, which is as wide as the
+    model.
     """
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")

@@ -51,17 +51,17 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     image_tokens: int = 0
     """Maximum number of context tokens for a picture; larger pictures are scaled down."""
     image_batch: int = 0
-    """How many of a picture's tokens must be in the same call (the minimum n_ubatch); 0 for no minimum."""
+    """Number of picture tokens that must be in the same call (the minimum n_ubatch); 0 means no minimum."""
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
-    """Size needed for the largest picture. Less is allocated until a picture that large has been read."""
+    """Size for the largest picture. Less is allocated until a picture of that size has been read."""
     host_bytes: int = 0
     """RAM for the picture itself, whichever device encodes it."""
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """The kinds of input that it adds to the model."""
+        """The kinds of input that the projector adds to the model."""
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
@@ -76,7 +76,7 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
         return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return how many bytes planned for this memory are not allocated until a picture is read."""
+        """Return how many of the bytes planned for this memory are not allocated until a picture is read."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
@@ -163,18 +163,18 @@ _SHARE = 2
 """A picture may take at most 1/N of the context, which leaves room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
-"""Number of positions for 30 seconds of audio in Whisper, which has more than other encoders. Encoders that
-do not split audio into 30-second parts have the same limit, as more would exceed the planned memory.
+"""Number of positions that Whisper uses for 30 seconds of audio, more than any other encoder. The same limit
+applies to encoders that do not split audio into 30-second parts, as more would exceed the planned memory.
 """
 _TABLES = 16 << 20
 """Size in bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
-"""Bytes per pixel, since a picture is held both as bytes and as floats."""
+"""Bytes per pixel of a picture, which is held both as bytes and as floats."""
 _MLX_VLM = 32 << 20
-"""Bytes that mlx-vlm and its processors take in addition to mlx-lm, measured at 24 MB on Linux."""
+"""Bytes that mlx-vlm and its processors take in addition to mlx-lm (24 MB when measured on Linux)."""
 _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
-"""Projectors with bidirectional attention within a picture (mtmd_decode_use_non_causal). All the picture's
-tokens must be in one call, and llama.cpp aborts if n_ubatch is smaller than that.
+"""Projectors with bidirectional attention within a picture (mtmd_decode_use_non_causal). All of a picture's
+tokens must be in one call; llama.cpp aborts if n_ubatch is smaller than their number.
 """
 _CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
 """Exceptions to `_NON_CAUSAL`, identified by embedding width: Gemma 4 E2B and E4B."""
@@ -187,7 +187,7 @@ class PictureRule:
     """How many tokens a picture takes (see load_hparams and clip_n_output_tokens in clip.cpp)."""
 
     merge: int = 1
-    """How many patches are merged along each side to form a token, unless the file specifies it."""
+    """Number of patches merged along each side to form a token, if the file does not specify it."""
     most: int = 0
     """Tokens in the largest picture; 0 if all pictures are scaled to the encoder's training size."""
     tiles: int = 1
@@ -255,7 +255,7 @@ class Picture:
     pixels: int
     """Number of pixels in these patches."""
     whole: int
-    """Number of tokens that the model must compute in one call; 0 if there is no such requirement."""
+    """Number of tokens that the model must compute in one call; 0 if it need not compute them together."""
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:
@@ -285,7 +285,6 @@ def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Pic
 
 
 def _merge(projector: ProjectorHeader, rule: PictureRule) -> int:
-    """Return how many patches are merged along each side to form a token."""
     keys = ("vision.spatial_merge_size", "vision.projector.scale_factor")
     stated = [projector.number(key) for key in keys if projector.value(key) is not None]
     return stated[0] if stated else rule.merge
@@ -332,9 +331,9 @@ def host_bytes(picture: Picture, width: int) -> int:
 def _numbers(encoder: Encoder, *, is_gated: bool) -> int:
     """Return how many values each position has in the widest part of a layer (clip.cpp's build_vit).
 
-    The attention part holds the residual stream, queries, keys, values, F16 copies of the last two, and the
-    result. The feed-forward part holds three vectors as wide as the stream, and one inner vector, or three if
-    gated.
+    The attention part holds the residual stream, queries, keys, values, F16 copies of the keys and values,
+    and the result. The feed-forward part holds three vectors as wide as the stream, and one inner vector, or
+    three if gated.
     """
     width, inner = encoder.embedding_length, encoder.feed_forward_length
     pixels = 3 * encoder.patch_size**2
@@ -365,7 +364,7 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def use(self) -> AdapterUse:
-        """The adapter, in the form used by requests."""
+        """The adapter in the form that requests use."""
         return AdapterUse(self.path, self.scale)
 
 

@@ -1,8 +1,8 @@
 """Fallback: shrinks a plan that no longer fits, step by step, and reports each step to the user.
 
 Memory is checked again just before a load, as other programs may have taken some since the plan was made. A
-load may also fail or be killed although it seemed to fit; in that case at least one step is taken. The next
-load starts from the original plan again, so a temporary shortage of memory has no lasting effect.
+load can also fail or be killed even though it seemed to fit; in that case, at least one step is taken. The
+next load starts from the original plan again, so a temporary shortage of memory has no lasting effect.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048
 _LEAST_TEXT = 512
 _MORE = 1.1
-"""A new plan is tried if free memory has grown by more than this factor since the plan was made."""
+"""Factor by which free memory must have grown since the current plan was made for a new one to be tried."""
 
 
 def plan_reload(
@@ -87,7 +87,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
 
 
 def is_short(plan: LoadPlan) -> bool:
-    """Return whether a load that ended would no longer fit, because other programs took its memory."""
+    """Return whether a load that has ended would no longer fit, as other programs have taken its memory."""
     return not Budget.of(current_profile()).fits(_needs(plan))
 
 
@@ -222,7 +222,7 @@ def _needs(plan: LoadPlan) -> Mapping[str, Needs]:
 
 
 def _loaded(plan: LoadPlan) -> tuple[object, ...]:
-    """Return the parts of a plan in which a user may notice changes."""
+    """Return the parts of a plan that a user would notice if they changed."""
     return params_of(plan), plan.draft, plan.checkpoint_bytes, plan.projector
 
 

@@ -25,9 +25,9 @@ from edgechat.native.accelerators.devices import read_inventory
 from edgechat.planner.estimate.rates import measure_speed
 
 _NEEDED = 1 << 30
-"""How many bytes must be free on a device to measure it."""
+"""Twice the number of bytes that must be free on a device to measure it."""
 KEY = "lent by RPC: "
-"""Prefix for the keys of stored speeds, as llama.cpp's RPC server uses different kernels."""
+"""Key prefix for the stored speeds of lent devices, as llama.cpp's RPC server uses different kernels."""
 
 
 def run(*, port: int, memory: int | None) -> NoReturn:

@@ -1,8 +1,8 @@
 """Model list: the models on this machine, with cached summaries of their headers.
 
-Reading a header takes a few milliseconds, mostly because of its vocabulary, whereas a summary is about a
-hundred bytes. The memory that a load needs is estimated by formula and only for the CPU: there is no dry run,
-and GPUs are ignored. If the cache is damaged, all headers are read again.
+Reading a header takes a few milliseconds, mostly because of its vocabulary, whereas a summary is only about a
+hundred bytes long. The memory that a load needs is estimated by formula, without a dry run, and only for the
+CPU: GPUs are ignored. If the cache is damaged, all headers are read again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SPARE = 0.1
 
 
 class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
-    """The part of a model's header that is cached."""
+    """The cached summary of a model's header."""
 
     architecture: str = ""
     name: str = ""
@@ -65,7 +65,7 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     def fits(self, available: int) -> int:
         """Return the longest context, in tokens, that fits in `available` bytes of RAM; 0 if none does.
 
-        Like the planner, it leaves some memory for other programs unless no context would fit otherwise.
+        As in the planner, some memory is left for other programs unless no context would fit otherwise.
         """
         for context, needed in self.needs:
             if needed <= available * (1 - _SPARE):

@@ -42,13 +42,13 @@ fraction of RAM.
 """
 _SCREEN_SHARE = 0.08
 _AGAIN = 3600.0
-"""A disturbed measurement is repeated after this many seconds."""
+"""Seconds after which a disturbed measurement is repeated."""
 _CARD_NEEDS = 1 << 30
-"""How many bytes must be free on a card to measure it."""
+"""Number of bytes that must be free on a card to measure it."""
 LARGE = 64 << 20
-"""Models with fewer bytes of weights than this are fast anyway."""
+"""Size of weights, in bytes, below which a model is fast anyway."""
 _MEASURING = threading.RLock()
-"""Held while measuring, so that the first screen and a model chosen there do not disturb each other."""
+"""Held while measuring, so that measurements for the first screen and for a chosen model do not overlap."""
 _WORTH_MEASURING = 0.02
 """A weight type is measured if it makes up at least this fraction of a model's weights."""
 _SLOWED: dict[Disturbance, str] = {
@@ -58,7 +58,7 @@ _SLOWED: dict[Disturbance, str] = {
 
 
 def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> DeviceProfile:
-    """Return this machine as it is now. With `dry`, include llama.cpp's accelerators.
+    """Return the profile of this machine as it is now. With `dry`, include llama.cpp's accelerators.
 
     workers: addresses of machines that lend their devices; edgechat connects to them if necessary. Raises
     WorkerRefused if that fails, unless the worker comes from settings.toml.
@@ -99,7 +99,7 @@ def _with_workers(
 ) -> DeviceProfile:
     """Return the profile with the workers' devices added; see `current_profile`.
 
-    n: number of RPC devices that precede theirs.
+    n: number of RPC devices that come before the workers' devices.
     """
     cards, speeds = list(profile.accelerators), dict(profile.card_speeds)
     servers, refused = list(profile.rpc), [profile.refused]
@@ -143,7 +143,7 @@ def check_build(tunnel: Tunnel, build: Build) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MachineDescription:
-    """A hypothetical machine. Fields that are None are the same as on this machine."""
+    """A hypothetical machine. Fields that are None are taken from this machine."""
 
     ram: int | None = None
     """RAM in bytes, including what the system and other programs usually take."""
@@ -253,7 +253,7 @@ def machine_for(
     staying: Iterable[LoadPlan] = (),
     leaving: Iterable[LoadPlan] = (),
 ) -> Machine:
-    """Return this machine as it is now, with the described changes. Its speed is measured if it is unknown.
+    """Return this machine as it is now, with the described changes. Measure its speed if it is unknown.
 
     workers: see `current_profile`. types: weight types whose kernels are measured; None to measure nothing.
     staying: plans of models that stay loaded. leaving: plans of models that are unloaded first.
@@ -315,7 +315,7 @@ def with_attention(profile: DeviceProfile, shapes: Iterable[AttentionShape]) -> 
     for shape in shapes:
         if speed.lacks(shape):
             with _MEASURING:
-                speed = cached_speed(profile.cpu) or speed  # as above
+                speed = cached_speed(profile.cpu) or speed  # as in `with_speeds`
                 if speed.lacks(shape):
                     speed = measure_attention(profile.cpu, profile.memory, shape, speed)
     return replace(profile, speed=speed)
@@ -336,7 +336,7 @@ def _key(card: Accelerator) -> str:
 
 
 def in_words(profile: DeviceProfile) -> str:
-    """Return the machine in words, in one or more lines."""
+    """Return a description of the machine in one or more lines."""
     speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
     text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
     for card in profile.accelerators:

@@ -29,7 +29,7 @@ _NOT_OF_REMOTES = (
 
 
 class DeviceMemory(Needs, frozen=True, kw_only=True):
-    """How much memory on one device it takes to load a model."""
+    """The memory that a load needs on one device."""
 
     name: str
     """'RAM', 'MLX', or llama.cpp's name for an accelerator."""
@@ -53,7 +53,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """Another plan that came close, and the reason why it was not chosen."""
+    """Another plan that came close, and why it was not chosen."""
 
     model: str
     quant: str | None
@@ -68,7 +68,7 @@ DraftKind = Literal["model", "mtp", "eagle3"]
 
 
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
-    """How to load a separate file that drafts for a model."""
+    """How to load a drafter from a separate file."""
 
     kind: DraftKind = "model"
 
@@ -80,7 +80,7 @@ class DraftPlan(LoadParams, frozen=True, kw_only=True):
     total_bytes: int = 0
     """Total memory it needs, which is included in the plan's `memory`."""
     forecast: Forecast | None = None
-    """The predicted seconds per drafted token."""
+    """Predicted seconds per drafted token."""
 
 
 class HeadPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
     inherited: tuple[str, ...] = ()
     """Environment variables that the program inherits in addition to those that every program inherits."""
     key_variable: str = ""
-    """The environment variable that holds the API key; '' for none."""
+    """The environment variable that holds the API key, or '' if there is none."""
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """
 
     model_path: str
-    """For MLX, the model's folder. Empty if the model is not on this machine."""
+    """Path of the model's file, or of its folder for MLX. Empty if the model is not on this machine."""
     model_name: str
     backend: Backend = "llama.cpp"
     quant: str | None = None
@@ -132,7 +132,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     end_tokens: tuple[int, ...] = ()
     """Token ids that end a reply, in addition to those that the backend already knows."""
     draft: DraftPlan | None = None
-    """A separate file that drafts, or None."""
+    """The drafter in a separate file, or None."""
     head: HeadPlan | None = None
     """How the model's own layers (MTP) draft; None if there are none, or if `mtp` is off."""
     ngrams: bool = False
@@ -187,7 +187,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> ModelKind:
-        """The kind of model that it is loaded as."""
+        """The kind of model that the file is loaded as."""
         return "reranking" if self.reranks else "embedding" if self.embeddings else "chat"
 
     @property

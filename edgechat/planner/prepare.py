@@ -61,8 +61,8 @@ def prepare(
     """Return how to load `model`, given as a path or a catalogue name, on this machine as it is now.
 
     The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
-    models that stay loaded alongside it. leaving: plans of models that are unloaded first. described,
-    must_run: only for models that another program runs; see `engine_plan`.
+    models that stay loaded alongside it. leaving: plans of models that are unloaded first. described: changes
+    to the machine. must_run: see `engine_plan`.
 
     Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError or
     OptionWithoutEffect; also NotADraft if a requested draft model cannot draft.
@@ -131,7 +131,7 @@ def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> t
 
 
 _SURE = 5
-"""How many top-ranked models get a dry run. For the others, memory is estimated."""
+"""Number of top-ranked models that get a dry run. For the others, memory is estimated."""
 
 
 def one_model(

@@ -1,4 +1,4 @@
-"""Plan request: choices made by the user instead of the planner."""
+"""Plan request: the choices that the user makes instead of the planner."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from edgechat.settings import AttentionWish, Backend, RuntimeQuant, Settings
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
 FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKENDS.items()}
 ENOUGH = 8192
-"""How many tokens of context a conversation needs."""
+"""Number of tokens of context that a conversation needs."""
 READABLE = 5.0
-"""Speed in tokens per second, about 230 words per minute. Anything slower is slower than people read."""
+"""Speed at which people read, in tokens per second: about 230 words per minute."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     clients: int | None = None
     """Number of clients that may send requests at the same time."""
     quality: QualityClass | None = None
-    """Minimum quality of the quantization. If None: good, or lower if nothing else fits."""
+    """Minimum quality of the quantization. None means good, or lower if nothing else fits."""
     draft: str | None = None
     """The drafter: 'auto' (the same as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
     attention: AttentionWish | None = None

@@ -1,4 +1,4 @@
-"""Child process for one step of quantization: native code that can run for hours and may be killed."""
+"""Child process that runs one step of quantization, in native code that can take hours and may be killed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pace:
         self._what, self._begun = "", 0.0
 
     def __call__(self, what: str, share: float) -> None:
-        """Report how much of `what` is done, as a fraction."""
+        """Report that the fraction `share` of `what` is done."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._begun = what, now
@@ -88,7 +88,7 @@ def compute_imatrix(step: ImatrixStep, pace: Pace) -> Done:
 
 
 def probe(step: ProbeStep, pace: Pace) -> TensorOptions:
-    """Measure how much loss each possible type would cause in each tensor."""
+    """Measure the loss that storing each tensor in each possible type would cause."""
     weights = SourceWeights(map(Path, step.sources))
     addresses = WeightAddresses(step.tensors)
     importance = read_imatrix(Path(step.imatrix)).importance()
@@ -127,7 +127,7 @@ def write(step: WriteStep, pace: Pace) -> Done:
 
 
 def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | int]:
-    """Return the same metadata about the matrix as llama-quantize would write."""
+    """Return the metadata that llama-quantize would write about the matrix."""
     return {
         "quantize.imatrix.file": Path(path).name,
         "quantize.imatrix.dataset": matrix.dataset,
@@ -183,7 +183,7 @@ def take(task: QuantizeTask, tell: Tell) -> msgspec.Struct:
 
 
 def _text(path: str) -> Path:
-    """Return the path to a text; '' means the one shipped with edgechat."""
+    """Return the given path, or the path of the text shipped with edgechat if it is empty."""
     return Path(path) if path else shipped_text()
 
 

@@ -1,6 +1,7 @@
 """Importance matrices in llama-imatrix's GGUF format.
 
-For each weight, NAME.in_sum2 has the sums of squared activations, and NAME.counts the number of rows summed.
+For each weight tensor, NAME.in_sum2 contains the sums of squared activations, and NAME.counts the number of
+rows summed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ImportanceMatrix:
     squares: Mapping[str, Floats]
     """Arrays of shape [n_matrices, n_columns], keyed by weight name."""
     counts: Mapping[str, Floats]
-    """The number of rows added to each sum, as [n_matrices], or as [1] if it is the same for all matrices."""
+    """The number of rows added to each sum, with shape [n_matrices], or [1] if all matrices have the same."""
     dataset: str
     """The name of the text that the activations came from."""
     n_chunks: int

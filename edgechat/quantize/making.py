@@ -67,7 +67,7 @@ _UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.I32)
 PLAIN_LEVELS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
 """Standard levels that a mixture is compared with, smallest first."""
 _READ = 512
-"""Number of tokens per call when running a model over a text."""
+"""Number of tokens per call when running a model over text."""
 _METADATA = 1 << 16
 """Number of bytes to reserve for added metadata and padding."""
 _TRIES = 4
@@ -87,7 +87,7 @@ class QuantizeRequest:
     loss: float | None = None
     """Maximum mean divergence, in nats."""
     imatrix: str | None = None
-    """Path to a text, or to a matrix in GGUF format; '' for the text shipped with edgechat.
+    """Path of a text file, or of a matrix in GGUF format; '' means the text shipped with edgechat.
 
     If None, quantizing to a level uses no matrix.
     """
@@ -99,7 +99,7 @@ class QuantizeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedModel:
-    """The newly created model."""
+    """A newly created model."""
 
     path: Path
     name: str
@@ -151,7 +151,7 @@ class Source:
 
 
 def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
-    """Return the size of each tensor, in bytes, if stored in these types."""
+    """Return the size, in bytes, that each tensor would have in these types."""
     return {
         tensor.name: GgmlType[kind].row_bytes(tensor.n_elements)
         if (kind := types.get(tensor.name, ""))
@@ -170,7 +170,7 @@ def level_types(source: Source, levels: Iterable[str], *, has_importance: bool) 
 def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel | None:
     """Create the model file, or just the matrix.
 
-    Raises EdgechatError on failure, and then leaves no file behind.
+    Raises EdgechatError on failure, leaving no file behind.
     """
     folder = locations.own_folder()
     try:
@@ -244,7 +244,7 @@ class _Maker:
         self._source.paths, self._source.header = (file,), read_model(file)
 
     def _find_imatrix(self) -> None:
-        """Read or compute the importance matrix, and save it if the user asked for that."""
+        """Read or compute the importance matrix, and save it if requested."""
         request = self._request
         given = request.imatrix
         if given is None and request.level is not None:
@@ -302,7 +302,7 @@ class _Maker:
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
-        # There is nothing to compare: the mixture is smaller than every level, or identical to one.
+        # There is nothing to compare with: the mixture is smaller than every level, or identical to one.
         if self._source.file_size(rivals[rival]) > n_bytes or types.items() <= rivals[rival].items():
             (loss,) = self._measure(mixed)
             return self._finish(mixed, rival, types, loss)
@@ -316,7 +316,7 @@ class _Maker:
     def _of_loss(
         self, loss: float, options: Options, rivals: Mapping[str, Mapping[str, str]]
     ) -> QuantizedModel:
-        """Create and measure files until one's loss is close to `loss`, but not above it.
+        """Create and measure files until one has a loss close to `loss`, but not above it.
 
         The prediction is corrected after each measurement.
         """
@@ -428,7 +428,7 @@ class _Maker:
         )
 
     def _default_name(self, level: str) -> str:
-        """Return a name for the new model. It must not be taken, since creating a mixture takes minutes."""
+        """Return a name for the new model, unused in the case of a mixture, which takes minutes to create."""
         if self._request.level is not None:
             return f"{self._source.base_name}-{level}"
         names = (
@@ -459,9 +459,9 @@ def _of_safetensors(name: str, folder: str) -> NotQuantized:
 
 
 def reading_params(path: Path, threads: int | None = None) -> LoadParams:
-    """Return parameters for loading a model to run it over a text.
+    """Return the planner's parameters for loading a model, adapted to reading text in short chunks.
 
-    They are the planner's choice, except that the context is short. Raises DoesNotFit.
+    Raises DoesNotFit.
     """
     plan = prepare(str(path), PlanRequest(context=_READ, draft="none", vision=False, threads=threads))
     return LoadParams.of(
@@ -485,7 +485,7 @@ def take_step(step: Any, tell: Tell) -> Any:
 
 
 def is_matrix(imatrix: str | None) -> bool:
-    """Return whether the --imatrix value is the path to a matrix, as opposed to a text."""
+    """Return whether the value of --imatrix is the path of a matrix rather than of a text file."""
     return imatrix is not None and imatrix.lower().endswith(".gguf")
 
 
@@ -512,7 +512,7 @@ def chosen_types(chosen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _for_loss(options: Options, loss: float) -> dict[str, Any]:
-    """Return the smallest choice with a predicted loss of at most `loss`, bisecting on the size."""
+    """Return the smallest mixture whose predicted loss is at most `loss`, found by bisecting on the size."""
     low, high = least_bytes(options), sum(max(o.n_bytes for o in choices) for choices in options.values())
     while high - low > high // 2000:
         middle = (low + high) // 2

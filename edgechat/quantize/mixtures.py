@@ -15,8 +15,8 @@ from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 
 _NOTHING = 1e-7
-"""Differences in loss, in nats, too small to spend even one byte on (for example, if the weights are already
-representable in a type).
+"""Largest difference in loss, in nats, that is not worth even one byte. Such differences occur, for example,
+when a smaller type can already represent the weights exactly.
 """
 
 
@@ -65,7 +65,10 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
 
 
 def _hull(choices: Sequence[TensorOption]) -> list[TensorOption]:
-    """Return the options on the lower convex hull, smallest first; each step saves less loss per byte."""
+    """Return the options on the lower convex hull, smallest first.
+
+    Each step saves less loss per byte than the last.
+    """
     hull: list[TensorOption] = []
     for option in sorted(choices, key=lambda option: (option.n_bytes, option.loss)):
         if hull and option.loss >= hull[-1].loss:
@@ -82,7 +85,7 @@ def _saving(below: TensorOption, above: TensorOption) -> float:
 
 _UNKNOWN_TO_LLAMA_CPP = "NVFP4"
 LEVELS = {name: number for number, name in FILE_TYPES.items() if name != _UNKNOWN_TO_LLAMA_CPP}
-"""Maps level names to their numbers (`general.file_type`)."""
+"""The numbers of the levels (`general.file_type`), keyed by name."""
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4_MOE": "MXFP4"}
 
 _K_TYPES = (
@@ -121,7 +124,7 @@ def level_named(text: str) -> str:
 def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:
     """Return the types that a tensor could be stored in.
 
-    The last one is the type it has in the source, or F16 if that is F32.
+    The last one is the tensor's type in the source, or F16 if that type is F32.
     """
     own = GgmlType.F16 if tensor.type is GgmlType.F32 else tensor.type
     columns = tensor.shape[0]

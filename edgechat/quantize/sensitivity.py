@@ -29,13 +29,13 @@ from edgechat.native.tensors import rounded
 from edgechat.quantize.mixtures import TensorOption, types_for
 
 _SAMPLE = 1 << 18
-"""How many weights to sample per tensor."""
+"""Number of weights to sample per tensor."""
 _PROBE_ERROR = 5e-3
 """Relative error to aim for when probing a group: low enough for losses to add up, but far above Q8_0's."""
 
 
 class WeightAddresses:
-    """Collects the addresses of a model's weights when operations use them."""
+    """Collects the addresses of a model's weights as operations use them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._wanted = frozenset(names)
@@ -73,7 +73,7 @@ class Probe:
     def options(
         self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
     ) -> dict[str, list[TensorOption]]:
-        """Return how much loss each type would cause in each tensor.
+        """Return the possible types for each tensor, with the loss that each type would cause.
 
         tell: called with the current step and the fraction completed.
         """
@@ -178,14 +178,14 @@ class SourceWeights:
                 self._places[tensor.name] = path, header.data_offset + tensor.offset
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return a tensor's bytes, memory-mapped."""
+        """Return a memory map of a tensor's bytes."""
         path, offset = self._places[name]
         return np.memmap(path, np.uint8, "r", offset, (self.tensors[name].n_bytes,))
 
     def floats(self, name: str, n_rows: int = 0) -> Floats:
-        """Return a tensor as an array [n_matrices, n_rows, n_columns].
+        """Return a tensor as an array of shape [n_matrices, n_rows, n_columns].
 
-        n_rows: number of evenly spaced rows to return; 0 for all rows.
+        n_rows: number of evenly spaced rows to return; 0 means all rows.
         """
         tensor = self.tensors[name]
         _, rows, *others = tensor.shape

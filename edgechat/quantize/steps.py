@@ -28,7 +28,7 @@ class ImatrixStep(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProbeStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure how much loss each possible type would cause in the tensors of an unquantized source."""
+    """Measure the loss that storing each tensor of an unquantized source in each type would cause."""
 
     sources: tuple[str, ...]
     """The paths of all shards."""
@@ -52,7 +52,7 @@ class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     threads: int
     imatrix: str = ""
     types: dict[str, str] = {}
-    """Types that override the level's, keyed by tensor."""
+    """Types that override those of the level, keyed by tensor name."""
     metadata: dict[str, str | int | float] = {}
     keep_split: bool = False
 

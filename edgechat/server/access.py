@@ -1,4 +1,4 @@
-"""Access control: checks host names, web origins and API keys, and normalizes paths. Also the access log.
+"""Access control: checks host names, web origins and API keys, normalizes paths, and writes the access log.
 
 A web page can reach a server on the user's machine. With DNS rebinding (CVE-2024-28224), it can even do so
 under its own host name. So the Host header must name this server, and the Origin header must name this server
@@ -45,7 +45,7 @@ class AccessRules:
     """The rules that the access policy enforces."""
 
     key: str | None
-    """The required API key; None if no key is needed."""
+    """The required API key, or None if no key is needed."""
     hosts: frozenset[str] = frozenset()
     """Host names of this machine, besides the loopback names and the address itself."""
     origins: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class AccessRules:
 
 
 class AccessPolicy:
-    """ASGI middleware that refuses requests that are not allowed."""
+    """ASGI middleware that enforces the access rules."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app
@@ -144,7 +144,7 @@ class _Headers:
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._values: dict[str, str] = {}
         self.repeated = ""
-        """The name of a header that was repeated but must not be; '' if there is none."""
+        """The name of a header that was repeated but must not be, or '' if there is none."""
         for sent, value in raw:
             name = sent.decode("latin-1")
             if name in self._values and name in _ONCE:
@@ -196,19 +196,19 @@ class Key:
 
     text: str
     file: Path | None = None
-    """File that stores the key; None if the key was passed in."""
+    """The file that stores the key, or None if the key was passed in."""
     is_new: bool = False
     variable: str | None = None
-    """The environment variable it was passed in, if any."""
+    """The environment variable that contained the key, if any."""
 
 
 def key_file() -> Path:
-    """Return the file that stores the key."""
+    """Return the path of the file that stores the key."""
     return paths.config_dir() / "api-key"
 
 
 def find_key(given: str | None) -> Key:
-    """Return the key from the command line or EDGECHAT_API_KEY, or else the stored one, created if necessary.
+    """Return the key from the command line, EDGECHAT_API_KEY or its file, which is created if missing.
 
     Raises FolderError, and SettingsError if the key cannot be read, stored, or sent in a header.
     """
@@ -271,13 +271,13 @@ def _checked(text: str, what: str, hint: str) -> str:
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499
-"""Status to log if the client disconnects before the response starts; nginx uses the same one."""
+"""Status logged if the client disconnects before the response starts, as in nginx."""
 _OTHER = "other"
 """Metrics label for all unknown paths, so that text from clients never becomes a label."""
 
 
 class KnownPaths:
-    """The app's paths, matched in any spelling that clients use."""
+    """The app's paths, recognized in every spelling that clients use."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         """paths: the paths of the routes. A parameter in braces matches the rest of the path."""

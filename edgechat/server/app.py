@@ -230,7 +230,7 @@ async def _ollama(exchange: Exchange, services: Services, answers: OllamaAnswers
 
 
 async def _unload_after(services: Services, keep_alive: str | float | None, model: str) -> None:
-    """Unload the model after an answer, if the client asked for that. Other requests for it finish first."""
+    """Unload the model after an answer, if the client asked to. Other requests for the model finish first."""
     if unloads(keep_alive):
         with suppress(ModelNotFound):  # the answer has already reported it
             await services.models.unload(model)
@@ -251,7 +251,7 @@ async def _ollama_embed(exchange: Exchange, services: Services, body: EmbedBody)
 async def _ollama_embeddings(
     exchange: Exchange, services: Services, body: EmbeddingsBody
 ) -> EmbeddingsAnswer:
-    """Embed a prompt. If it is empty, only load the model: that is how clients warm it up."""
+    """Embed a prompt. An empty prompt only loads the model, which is how clients warm it up."""
     model = model_of(body.model)
     try:
         if not body.prompt:

@@ -1,8 +1,8 @@
 """HTTP connection with limits on slow senders, tiny chunks, pipelined data and slow readers.
 
-uvicorn lacks these limits. They must apply before an ASGI app sees a request, so they build on its private
-H11Protocol. tests/server/test_connection.py lists the supported versions of uvicorn, and checks every
-attribute used here.
+uvicorn lacks these limits. They must apply before an ASGI app sees a request, so the connection builds on
+uvicorn's private H11Protocol. tests/server/test_connection.py lists the supported versions of uvicorn, and
+checks every attribute used here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ UNREAD_SECONDS = 20.0
 """How many seconds a client may go without reading its response."""
 MOST_CONNECTIONS = 512
 _STRANGERS = 8
-"""Once clients without the key hold more than one in this many connections, theirs are evicted first."""
+"""Clients without the key are evicted first once they hold more than 1 in this many connections."""
 HEADER_BYTES = 64 * 1024
 MOST_HEADERS = 100
 _FREE_CHUNKS = 256
 _CHUNK_BYTES = 256
-"""Minimum average chunk size after the first _FREE_CHUNKS: each chunk costs an event loop iteration."""
+"""Minimum average chunk size once there are more than _FREE_CHUNKS: each takes an event loop iteration."""
 _AHEAD_BYTES = 64 * 1024
 """Limit on pipelined data: what a client sends while its previous request is still being answered."""
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
@@ -54,7 +54,7 @@ class Connection(H11Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether the last request had the key, or did not need it."""
+        """Whether the last request included the key, or did not need it."""
         return self.scope is not None and bool(self.scope.get(TRUSTED))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -191,11 +191,10 @@ class _Requests(h11.Connection):
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEADER_BYTES)
         self.refusal: Refusal | None = None
-        """Why reading stopped."""
+        """Why reading stopped, if it has."""
         self._chunks = self._chunk_bytes = 0
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """See h11."""
         if self.their_state is h11.IDLE:
             self._chunks = self._chunk_bytes = 0
             self._check_head()

@@ -71,7 +71,7 @@ class SourceBody(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """The path of the file, relative to the folder of the collection."""
     place: str
-    """The place in the file, such as 'lines 3–10' or 'page 2'; '' for a whole file."""
+    """The place in the file, such as 'lines 3–10' or 'page 2', or '' for a whole file."""
 
 
 class FileCitation(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ def file_id_of(passage: Given) -> str:
 ALL = "all"
 """Value of `edgechat serve --docs` that allows all documents."""
 REFRESH_SECONDS = 3.0
-"""How long a request waits for changed files to be read. The remaining files are read in the background."""
+"""How many seconds a request waits for changed files to be read. The rest are read in the background."""
 QUESTION_LETTERS = 4096
 """How many characters of a question are used for the search."""
 _MEDIA_TOKENS = 1000
@@ -156,24 +156,24 @@ _LOG = logging.getLogger(__name__)
 
 
 class RequestDocuments:
-    """Searches the documents that clients may use, within limits and without blocking the event loop.
+    """The documents that clients may use, searched within limits and without blocking the event loop.
 
     Close it after use.
     """
 
     def __init__(self, allowed: Collection[str]) -> None:
-        """allowed: collection names, or ALL; empty if clients may not use any."""
+        """allowed: collection names, or ALL; if empty, clients may not use any."""
         self._allowed = allowed
         self._library = DocumentLibrary(embedder_here, reranker_here)
         self._updates = DocumentLibrary()
-        """Runs in its own thread, so that reading files does not delay searches."""
+        """A second library with a thread of its own, so that reading files does not delay searches."""
         for library in (self._library, self._updates):
             library.on_note = lambda note: _LOG.warning("%s", note)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the document libraries. Changed files that are still unread are read on the next query."""
+        """Close the document libraries. Changed files not read yet are read on the next query."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -248,7 +248,7 @@ class RequestDocuments:
             return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
 
     def models_busy(self, is_busy: bool) -> None:
-        """While models are idle, embed passages that do not have a vector yet."""
+        """Start or stop embedding passages without a vector, which is done only while models are idle."""
         if self._embedding is not None:
             self._embedding.cancel()
         self._embedding = None

@@ -1,4 +1,4 @@
-"""Exchange: one HTTP request and its response. Limits the body, and notices when the client disconnects."""
+"""Exchange: one HTTP request and its response. Limits body size, and notices when the client disconnects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 TRUSTED: Final = "edgechat.trusted"
-"""Scope key: whether the request had the API key, or did not need it."""
+"""Scope key: whether the request included the API key, or did not need it."""
 MODEL: Final = "edgechat.model"
 """Scope key, for the access log: the model that answers, once it is loaded."""
 TOKENS: Final = "edgechat.tokens"
@@ -26,7 +26,7 @@ BODY_BYTES: Final = 32 * 2**20
 BODIES_BYTES: Final = 128 * 2**20
 """Maximum total size of all bodies being received, not counting the first FREE_BYTES of each."""
 FREE_BYTES = 64 * 2**10
-"""Bytes of each body that do not count toward BODIES_BYTES, so that short requests always get in."""
+"""Bytes of each body that do not count toward BODIES_BYTES, so that short requests are always accepted."""
 BODY_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
 """How many seconds to keep reading past the limit, because a client sees no response while it is sending."""
@@ -42,7 +42,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.status = 0
-        """HTTP status of the response; 0 until the response starts."""
+        """HTTP status of the response, or 0 until the response starts."""
         self.body_bytes = 0
         self._receive = receive
         self._send = send

@@ -40,7 +40,7 @@ _SCHEME = "edgechat://docs/"
 _LONGEST_LINE = 1 << 20
 """Maximum size of a message in bytes. A longer one ends the connection."""
 _MOST_WAITING = 16
-"""Maximum number of messages that are read ahead."""
+"""Maximum number of messages to read ahead."""
 _PASSAGES_BYTES = 12_000
 """Maximum size of the results of one search, in bytes."""
 _MOST_LISTED = 500
@@ -67,7 +67,7 @@ class OfferedDocuments:
     """The collections offered to other programs, independently of the protocol. Bound to one event loop."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
-        """allowed: names of collections; empty for all collections."""
+        """allowed: names of collections, or empty for all of them."""
         self._documents = RequestDocuments(allowed or (ALL,))
         self._numbers: dict[PassageSource, int] = {}
         """The number assigned to each passage returned so far, for use in citations."""
@@ -82,7 +82,7 @@ class OfferedDocuments:
         return await self._documents.names()
 
     async def _usable(self) -> list[str]:
-        """Return the readable collections, or all of them if none are readable: reading one shows why."""
+        """Return the readable collections. If there are none, return all of them: reading one reports why."""
         return [one.name for one in await self._documents.usable()] or await self.names()
 
     async def search(self, asked: SearchArguments) -> str:
@@ -146,7 +146,7 @@ def _texts(name: str, file_name: str) -> list[str]:
 
 
 async def serve_documents(allowed: Sequence[str]) -> None:
-    """Serve collections on stdin and stdout until stdin ends. Needs the `mcp` package."""
+    """Serve collections on stdin and stdout until stdin ends. Requires the `mcp` package."""
     import mcp_types as types
     from mcp import MCPError
     from mcp.server import Server

@@ -1,8 +1,8 @@
 """Images and audio in requests: turns data URLs, base64 and web addresses into files that the engine reads.
 
 In a decoded message, a MARK in the text stands for each SentMedia. `RequestMedia` stores the media in files
-while the request runs. It retains the files for some time, because clients send the same media again with
-every turn. Whether the model can see or hear is not known until it is loaded.
+while the request runs, and keeps them for some time afterwards, because clients send the same media again
+with every turn. Whether the model can see or hear is not known until it is loaded.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 
 
 UNREAD = "[An image, a sound or a file, which this model cannot read.]"
-"""Replaces tool results that the model cannot read, because a refusal would end the conversation."""
+"""Text that replaces tool results the model cannot read, because a refusal would end the conversation."""
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"
-"""Marks the position of an image or audio clip in text. Random, so that no client can forge it."""
+"""Marker for the position of an image or audio clip in text. Random, so that no client can forge it."""
 _DATA_URL = re.compile(r"data:[^,;]{0,100}(?:;[^,;]{0,100}){0,4};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
 _LONGEST_URL = 8192
 
 
 class SentImage(Image, frozen=True, kw_only=True):
-    """An image in a request, either as `base64` or to be fetched from `url`."""
+    """An image in a request, given as `base64` or as a `url` to fetch."""
 
     digest: str = ""
     path: str = ""
@@ -120,7 +120,6 @@ def image_of(sent: str, at: str) -> SentImage:
 
 
 Part = str | SentMedia
-"""Part of a message."""
 
 
 def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Message:
@@ -154,7 +153,7 @@ class ImageFetcher:
         self._web = PublicWeb("image/*", resolve=resolve, transport=transport)
 
     def fetch(self, url: str, *, most_bytes: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
-        """Return the bytes at a URL, which may or may not be an image. Raises ImageError."""
+        """Return the bytes at a URL, without checking that they are an image. Raises ImageError."""
         if (switch := offline_by()) is not None:
             raise ImageError(f"Images cannot be fetched: {switch} keeps edgechat offline.", hint=_HINT)
         limit, seconds = min(most_bytes, MAX_BYTES), min(seconds, SECONDS)
@@ -208,20 +207,20 @@ FETCH_SECONDS = 30.0
 MOST_STORED = 2**30
 """Maximum total size of all stored images; the same limit applies to all stored audio clips."""
 MOST_SECONDS = 7 * 86400.0
-"""A file is deleted if no client has sent it for this many seconds."""
+"""Number of seconds after which a file is deleted if no client has sent it again."""
 _THREADS = 4
 _PIECE = 1 << 20
 """Number of base64 characters to decode at a time. Decoding that many takes a few milliseconds."""
 _STAND_IN = "\N{REPLACEMENT CHARACTER}"
-"""Replaces PLACE in text from clients, where it would be mistaken for the place of an image."""
+"""Replacement for PLACE in text from clients, where it would be mistaken for the place of an image."""
 _LOG = logging.getLogger(__name__)
 
 
 class RequestMedia:
-    """Stores images and audio from requests in a folder. Bound to one event loop."""
+    """Storage for images and audio from requests, in a folder. Bound to one event loop."""
 
     def __init__(self, folder: Path, *, fetcher: ImageFetcher | None = None) -> None:
-        """fetcher: fetches images from the web; None to refuse web addresses."""
+        """fetcher: fetches images from the web, or None to refuse web addresses."""
         self._images = ImageLibrary(folder)
         self._sounds = SoundLibrary(folder / "sounds")
         self._fetcher = fetcher
@@ -268,7 +267,7 @@ class RequestMedia:
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:
-        """Delete expired files, and the oldest if there are too many, but never files in use. Blocks."""
+        """Delete expired files, and the oldest if all take too much space, but never files in use. Blocks."""
         try:
             for library in (self._images, self._sounds):
                 self._prune(library)
@@ -348,7 +347,7 @@ def _let_go(done: asyncio.Future[list[MediaFile | None]], held: ExitStack) -> No
 
 
 class _Fetches:
-    """Fetches the images of one request, with limits on size and time."""
+    """The image fetches for one request, with limits on their total size and time."""
 
     def __init__(self, fetcher: ImageFetcher | None) -> None:
         self._fetcher = fetcher

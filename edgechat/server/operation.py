@@ -42,7 +42,7 @@ from edgechat.server.protocol.fields import requested_adapters
 from edgechat.server.refusal import BROKEN_OFF, Refusal, refusal_of
 
 KEEP_ALIVE = 10.0
-"""After this many seconds of silence, something is sent so that no proxy or client gives up."""
+"""Seconds of silence after which something is sent, so that no proxy or client gives up."""
 
 OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the index of an answer and one of its events."""
@@ -60,7 +60,7 @@ class Services:
     strict: bool = False
     """Whether to refuse fields that have no effect."""
     store: ResponseStore | None = None
-    """Where to store responses; None if they are not stored."""
+    """Where to store responses, or None if they are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Operation:
     """The `operationId` in /openapi.json, which omits operations without a name."""
     about: str = ""
     answer: type[msgspec.Struct] | None = None
-    """Type of the response body; None for plain text."""
+    """Type of the response body, or None for plain text."""
     _: KW_ONLY
     body: type[msgspec.Struct] | None = None
     make: Callable[[Any, bool | None], Any] | None = None
@@ -93,7 +93,7 @@ class Operation:
     """Whether requests are allowed without a key."""
 
     async def answer_to(self, exchange: Exchange, services: Services) -> None:
-        """Run the operation for one request. Raises Refusal or EdgechatError if no response has begun."""
+        """Run the operation for one request. Raises Refusal or EdgechatError, unless a response has begun."""
         if self.body is not None:
             made = await parse_body(await exchange.body(), partial(self._decoded, services))
             await exchange.run_until_disconnect(self._run(exchange, services, made))
@@ -191,7 +191,7 @@ def _stopped() -> Refusal:
 
 
 async def generate(exchange: Exchange, services: Services, answers: Answers) -> None:
-    """Generate the answers and send them. Raises EdgechatError or Refusal if nothing has been sent yet."""
+    """Generate the answers and send them. Raises EdgechatError or Refusal, unless something has been sent."""
     compute = partial(_compute, exchange, services, answers)
     try:
         if answers.streams:
@@ -264,7 +264,7 @@ async def _follow(
 
 
 class _Stream:
-    """Sends a stream. Nothing is sent before the first word, so earlier errors get their own HTTP status."""
+    """A streamed response. It starts with the first word, so earlier errors get their own HTTP status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange

@@ -88,7 +88,7 @@ def is_loopback(listener: socket.socket) -> bool:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with graceful shutdown: running requests may finish, unless a second signal arrives."""
+    """uvicorn with graceful shutdown: running requests can finish, unless a second signal arrives."""
 
     def __init__(self, app: ASGIApp, *, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """drain: waits for running requests to finish. New requests are refused in the meantime."""

@@ -35,7 +35,6 @@ class Documented(msgspec.Struct, frozen=True):
     kind: str
     """A description of the allowed values, such as 'a whole number, 1 to 512'."""
     default: str
-    """The default value, as text."""
     doc: str
     group: Group
     applies_from: AppliesFrom
@@ -53,7 +52,7 @@ class Documented(msgspec.Struct, frozen=True):
 
 
 def documented() -> tuple[Documented, ...]:
-    """Return every setting, in file order. A table such as `presets` counts as one setting."""
+    """Return the documentation of all settings, in field order. A table such as `presets` counts as one."""
     return tuple(_fields(Settings, ""))
 
 

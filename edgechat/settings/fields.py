@@ -16,17 +16,16 @@ Theme = Literal["terminal", "dark", "light", "high-contrast"]
 PictureMode = Literal["auto", "kitty", "blocks"]
 """How images are drawn: in the best way the terminal supports, with Kitty's protocol, or as half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
-"""The backend that runs a model."""
 RemoteKind = Literal[
     "vllm", "sglang", "llama-server", "transformers", "ollama", "lmstudio", "tgi", "edgechat", "openai"
 ]
 """The program behind a remote engine; 'openai' is any other program that speaks OpenAI's protocol."""
 AttentionWish = Literal["auto", "flash", "plain"]
-"""How llama.cpp computes attention: in whichever way is faster for the model here, or always the same way."""
+"""How llama.cpp computes attention; 'auto' means whichever way is faster for the model on this machine."""
 EngineName = Literal["vllm", "sglang", "transformers", "llama-server"]
 """A program that edgechat can start to run a model."""
 RuntimeQuant = Literal["nf4", "int8", "none"]
-"""How such a program quantizes weights as it loads them, using bitsandbytes."""
+"""How an engine program quantizes weights while loading them, using bitsandbytes."""
 
 SYSTEM_LENGTH = 100_000
 """Maximum length of a system prompt, in characters."""
@@ -93,7 +92,7 @@ class SamplingDefaults(
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
         """Return these values, with those that are not set filled in from `other`.
 
-        If the temperature here is 0, the penalties in `other` are ignored, because the likeliest token is
+        If the temperature here is 0, the penalties in `other` are ignored, because the most likely token is
         wanted.
         """
         defaults = other.without_penalties() if self.temperature == 0 else other

@@ -133,7 +133,7 @@ def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") 
     """Convert `table` to a `kind`. Raises SettingsError, naming the field and the file (`where`)."""
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(table, kind)
-    # Convert the table field by field to find the invalid one, which is twenty times slower.
+    # Find the invalid field by converting one at a time. This is twenty times slower.
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in table.items():

@@ -19,7 +19,7 @@ from edgechat.settings.fields import Settings
 from edgechat.settings.reading import read_text, read_toml, settings_file, settings_of
 
 _LOCK_SECONDS = 5.0
-"""How many seconds to wait for another process that is changing the file."""
+"""Seconds to wait for another process that is changing the file."""
 
 
 Name = str | tuple[str, ...]
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_empty_tables(value: Any) -> Any:
-    """Return a table without empty subtables, because tomlkit does not always write those."""
+    """Return a table without empty subtables, which tomlkit does not always write."""
     if not isinstance(value, dict):
         return value
     items = {name: _without_empty_tables(item) for name, item in value.items()}
@@ -143,7 +143,7 @@ def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str,
 
 
 def _with_line(text: str, name: str, line: str) -> str:
-    """Return the text with a line inserted before the first table, including any comment above that table."""
+    """Return the text with a line inserted before the first table and any comment above it."""
     import tomllib
 
     lines = text.splitlines(keepends=True)

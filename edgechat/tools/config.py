@@ -52,7 +52,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     command: str = ""
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Environment variables, in addition to those that every server gets."""
+    """Environment variables to set, in addition to the ones that every server gets."""
     cwd: str = ""
     """Its working directory; '' means the user's home folder."""
     url: str = ""
@@ -233,7 +233,7 @@ NAMES = {"claude": "Claude Desktop", "cursor": "Cursor", "lmstudio": "LM Studio"
 
 
 def config_files(program: str) -> list[Path]:
-    """Return the paths where a program might store its tool servers.
+    """Return the paths of the files in which a program might list its tool servers.
 
     program: 'claude', 'cursor' or 'lmstudio'.
     """

@@ -34,17 +34,17 @@ class Question:
 
     tool: ToolSpec
     arguments: str
-    """The arguments, indented, with any characters escaped that could hide something."""
+    """The arguments, indented; any characters that could hide something are escaped."""
     changed: str = ""
-    """How the tool differs from the one the user consented to, as lines starting with +, - or a space."""
+    """How the tool differs from the one that the user consented to: lines starting with +, - or a space."""
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks the user. Cancelled if the answer is no longer needed."""
+"""A function that asks the user. It is cancelled if the answer is no longer needed."""
 
 
 Permission = Callable[[ToolSpec, str], Awaitable[bool]]
-"""Decides whether to call a tool. The arguments are passed exactly as the model wrote them."""
+"""A function that decides whether to call a tool, given the arguments exactly as the model wrote them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,6 @@ class ToolRegistry:
         return current
 
     async def _group(self, group: str, argument: str) -> ToolServer:
-        """Return a group of built-in tools. Raises ToolError."""
         if group == _DOCUMENTS:
             if self._search_documents is None or not argument:
                 raise ToolError("No documents are named.", hint="Name some: documents:NAME")

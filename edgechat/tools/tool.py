@@ -19,7 +19,7 @@ from edgechat.base.text import printable
 MAX_TOOLS = 128
 """Maximum number of tools per server; servers with more are rejected, since nobody can review that many."""
 MAX_DESCRIPTION = 4096
-"""Maximum number of characters; longer descriptions are cut."""
+"""Maximum number of characters in a description; longer ones are cut."""
 MAX_SCHEMA, MAX_SCHEMA_DEPTH = 16_384, 32
 """Maximum length of a schema in characters, and maximum nesting depth; tools exceeding these are left out."""
 MAX_ARGUMENTS = 256 * 1024
@@ -29,7 +29,6 @@ MAX_RESULT = 32 * 1024
 MAX_IMAGES, MAX_IMAGE_BYTES = 4, 8 * 2**20
 """Maximum number of images in a result, and of bytes in each; the rest are left out, and the text says so."""
 CALL_SECONDS = 120.0
-"""Time limit for one call."""
 
 _MODEL_NAME_LENGTH = 64  # the limit in OpenAI's API, for which templates and clients are designed
 _NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")
@@ -53,7 +52,6 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     destructive: bool | None = None
     """The server's claim that it may delete or overwrite data; None if absent."""
     built_in: bool = False
-    """Whether it is part of edgechat."""
     harmless: bool = False
     """Whether it needs no consent. Only for built-in tools that do not read the user's data."""
 
@@ -82,7 +80,7 @@ class ToolResult:
     failed: bool = False
     """Whether the tool reported a failure, or the call itself failed."""
     error: EdgechatError | None = None
-    """Tells the user why the tool did not answer, and what to do next; None if it did answer."""
+    """Why the tool did not answer, and what to do next, for the user; None if it did answer."""
     left_out: int = 0
     """Number of characters that were cut; unless it is 0, `text` ends by saying so."""
     seconds: float = 0.0

@@ -53,11 +53,11 @@ class StartOptions:
     """Options for starting the app."""
 
     model: str | None = None
-    """A model's path or name; None for the last one used."""
+    """A model's path or name, or None for the last model used."""
     last: bool = False
     """Whether to open the last conversation."""
     request: Callable[[], PlanRequest] | None = None
-    """Builds the request for the model's plan, after the first frame; None for the default request."""
+    """Builds the request for the model's plan after the first frame; None means the default request."""
 
 
 def _commands() -> type[Provider]:
@@ -106,9 +106,9 @@ class EdgechatApp(App[None]):
         theme: str = "terminal",
         pictures: PictureMode = "auto",
     ) -> None:
-        """services: the lower layers; defaults to edgechat's own. theme, pictures: see `settings.fields`.
+        """services: the lower layers, by default edgechat's own. theme, pictures: see `settings.fields`.
 
-        library: the models to offer; only used together with `services`.
+        library: the models to offer; used only if `services` is given.
         """
         # Set here because Textual chooses its filters, including NO_COLOR's, before the theme is known.
         super().__init__(ansi_color=True)

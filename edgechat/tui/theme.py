@@ -61,7 +61,7 @@ TERMINAL = Theme(
 )
 
 NO_COLOR = replace(TERMINAL, name="no-color")
-"""Used in place of every theme if NO_COLOR is set."""
+"""The theme used instead of all others if NO_COLOR is set."""
 
 STYLES = """
 Input:ansi > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }

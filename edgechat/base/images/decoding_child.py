@@ -58,7 +58,7 @@ _TURNS: dict[Any, Transpose] = {
     7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_90,
 }
-"""Keyed by the value of the EXIF orientation tag."""
+"""Rotations and reflections that turn an image upright, keyed by its EXIF orientation."""
 _SIDEWAYS = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it to one of them."
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."

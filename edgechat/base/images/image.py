@@ -19,11 +19,11 @@ from edgechat.base.process import file_decoder
 from edgechat.base.process.file_decoder import FileDecoder
 
 PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Marks the place of an image or sound in a message's text. Files without a mark come before the text."""
+"""The mark for an image or sound in a message's text. Files without a mark come before the text."""
 MAX_SIDE = 1 << 14
 """Maximum width and height of a decoded image, in pixels."""
 MAX_PIXELS = 1 << 26
-"""67 million, or 200 MB: libmtmd needs the whole image before scaling it down."""
+"""Maximum number of pixels (67 million, 200 MB): libmtmd needs the whole image to scale it down."""
 
 
 class Pixels(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     path: str
     """The file, which exists until the reply has ended."""
     width: int
-    """In pixels, as decoded: after EXIF rotation, and scaled down if the image exceeds MAX_PIXELS."""
+    """Width in pixels, as decoded: after EXIF rotation, and scaled down if the image exceeds MAX_PIXELS."""
     height: int
 
 
@@ -73,7 +73,7 @@ class Rows(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """Describes the decoded image. If the file cannot be decoded, `problem` completes 'FILE ...'."""
+    """A description of the decoded image. If the file cannot be decoded, `problem` completes 'FILE ...'."""
 
     format: Format = "png"
     width: int = 0
@@ -157,7 +157,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
     def add(self, data: bytes, *, name: str | None = None, decoder: Decoder | None = None) -> Image:
         """Store an image, or mark it as used if it is already stored. Raises ImageError.
 
-        name: how error messages refer to the image. decoder: checks the image; if None, one is started.
+        name: how error messages refer to the image. decoder: checks the image; if None, a new one is started.
         """
         if (image := self._used(digest_of(data))) is not None:
             return image

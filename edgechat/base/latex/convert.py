@@ -1,8 +1,8 @@
 """LaTeX formulas as Unicode text: inline, or displayed on several lines.
 
-A formula is either converted as a whole or left as the model wrote it. No library does this: they drop
-unknown commands (pylatexenc), leave a mixture of LaTeX and Unicode (unicodeit), or lack matrices and any
-protection against hostile input (flatlatex).
+A formula is either converted as a whole or left as the model wrote it. Existing libraries drop unknown
+commands (pylatexenc), leave a mixture of LaTeX and Unicode (unicodeit), or lack matrices and any protection
+against hostile input (flatlatex).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reader:
         self._tall = tall
 
     def whole(self) -> Box:
-        """Read the whole formula. Raises Unconvertible and TooLarge."""
+        """Read the whole formula. Raises Unconvertible or TooLarge."""
         box = self._lines(())
         if self._peek():
             raise Unconvertible
@@ -103,7 +103,7 @@ class Reader:
         return self._peek()
 
     def _script_sign(self) -> str:
-        """Return '^', '_' or "'" if it comes next, after skipping white space; otherwise ''."""
+        """Return '^', '_' or "'" if it comes next, skipping white space before it; otherwise return ''."""
         at = self._at
         if (token := self._skip_space()) in _SCRIPT_SIGNS:
             return token

@@ -102,7 +102,7 @@ TEXTS = _words("text textbf textrm textit textsf texttt textnormal mbox hbox ope
 
 
 def in_alphabet(command: str, text: str) -> str | None:
-    r"""Return letters and digits in a mathematical alphabet: \mathbb{R} gives ℝ. None for other commands."""
+    r"""Return text in a mathematical alphabet (\mathbb{R} gives ℝ), or None for other commands."""
     alphabet = _ALPHABETS.get(command)
     return None if alphabet is None else "".join(_letter(alphabet, char) for char in text)
 

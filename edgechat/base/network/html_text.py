@@ -1,4 +1,4 @@
-"""HTML as Markdown text: headings, lists and code are marked up, and table rows are tab-separated.
+"""HTML as Markdown text: headings, lists and code are marked up, and tabs separate a table's cells.
 
 A malicious page can keep Python's parser busy for hours, so this runs in a child process (`main`). Libraries
 offer less: inscriptis needs lxml and requests and lays out tables in columns; selectolax only produces a
@@ -24,7 +24,7 @@ _PARAGRAPHS = frozenset(("p", "table", "section", "article", "header", "footer",
 _LINES = frozenset(("div", "br", "li", "tr", "dt", "dd", "caption", "option"))
 _BLOCKS = _LINES | _LISTS | _PARAGRAPHS | {*_HEADINGS, "pre"}
 _DEEPEST = 8
-"""Lists nested more deeply than this are not indented any further."""
+"""Nesting depth beyond which lists are not indented any further."""
 _CHARSET = re.compile(r"(?:charset|encoding)=[\"']?([\w.:-]+)", re.IGNORECASE)
 _SLOW_CHARSETS = ("idna", "punycode")
 """Encodings meant for host names; decoding a page with one of them would take minutes."""
@@ -32,7 +32,7 @@ _SPACES = re.compile(r"\s+")
 
 
 def decoded(data: bytes, content_type: str = "") -> str:
-    """Decode a page using the charset in its content type or its first bytes; defaults to UTF-8."""
+    """Decode a page using the charset given in its content type or first bytes, or else UTF-8."""
     for mark, charset in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
             return data.decode(charset, "replace").removeprefix("\ufeff")

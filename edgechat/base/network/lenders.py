@@ -40,7 +40,7 @@ class SshHost:
     """A machine reached by ssh."""
 
     address: str
-    """As the user wrote it."""
+    """The address as the user wrote it."""
     host: str
     """A name from DNS or ~/.ssh/config, or an IP address."""
     user: str | None = None
@@ -54,7 +54,7 @@ class SshHost:
         return self.host in ("127.0.0.1", "localhost", "::1")
 
     def command(self, local_port: int, remote_port: int) -> list[str]:
-        """Return the command that starts `edgechat worker` there, with a tunnel between the two ports."""
+        """Return the command that starts `edgechat worker` on the host, with a tunnel between the ports."""
         options = [word for option in _OPTIONS for word in ("-o", option)]
         tunnel = ["-L", f"127.0.0.1:{local_port}:127.0.0.1:{remote_port}"]
         remote = f"{self.program} worker --port {remote_port}"

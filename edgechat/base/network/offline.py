@@ -42,7 +42,7 @@ _SOCKS = ("socks5", "socks5h")
 
 
 def unusable_proxy() -> tuple[str, str] | None:
-    """Return why a proxy in the environment cannot be used, and a hint; None if all of them can be used.
+    """Return why a proxy in the environment cannot be used, and a hint, or None if all can be used.
 
     httpx sets up all proxies for every request, so even a proxy for other addresses makes it raise ValueError
     or ImportError.

@@ -45,7 +45,7 @@ class Fetched:
 
     data: bytes
     content_type: str
-    """The type reported by the server, which may be wrong; '' if it reported none."""
+    """The type reported by the server, which may be wrong, or '' if it reported none."""
     url: str
     """Its URL after redirects."""
     cut: bool
@@ -84,7 +84,7 @@ class PublicWeb:
     def __init__(
         self, accept: str, *, resolve: Resolve = addresses_of, transport: httpx2.BaseTransport | None = None
     ) -> None:
-        """accept: the accepted media types. resolve, transport: for tests."""
+        """accept: the accepted media types. resolve, transport: replaced in tests."""
         self._accept = accept
         self._resolve = resolve
         self._transport = transport

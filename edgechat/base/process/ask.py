@@ -21,12 +21,12 @@ from edgechat.base.text import one_line
 _LIFE = 120.0
 """Seconds after which a child exits by itself, even if it cannot detect that its parent is gone."""
 _GRACE = 2.0
-"""How many seconds native code is given to return before an orphaned child exits anyway."""
+"""Seconds that native code has to return before an orphaned child exits anyway."""
 _LOG_TAIL = 4096
 
 
 class ChildFailed(Exception):
-    """The child failed; the text says how and completes 'The child ...': 'ended with ...'."""
+    """The child failed. The text completes 'The child ...', as in 'ended with exit code 1'."""
 
 
 def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:

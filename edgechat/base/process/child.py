@@ -20,10 +20,10 @@ from edgechat.base.errors import EngineError
 from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
-"""How many seconds a child may take to get ready, including importing its libraries from a cold disk."""
+"""Seconds that a child may take to get ready, including importing its libraries from a cold disk."""
 _POLL_SECONDS = 0.02
 _ORPHANED_AFTER = 60
-"""A child exits by itself if an answer takes this many seconds; a living parent would kill it earlier."""
+"""Seconds after which a child still busy with an answer exits by itself; a live parent kills it earlier."""
 
 
 class ChildLost(Exception):
@@ -59,16 +59,19 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process ID."""
         return int(self._process.pid)
 
     @property
     def alive(self) -> bool:
-        """Whether it is running; it may have died between two requests."""
+        """Whether the process is running. It may die between two requests."""
         return self._process.poll() is None
 
     def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
-        """Return the answer. Raises ChildLost if the child exceeds `seconds` or `memory` (in bytes)."""
+        """Send a question and return the answer.
+
+        Raises ChildLost if the child dies, or exceeds `seconds` or `memory` (in bytes).
+        """
         try:
             if not self._ready:
                 try:
@@ -88,7 +91,7 @@ class Child:
             raise
 
     def close(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -131,7 +134,7 @@ class RestartingChild:
         self._lock = threading.Lock()
 
     def start(self) -> Child:
-        """Start the child unless it is running. Raises EngineError."""
+        """Start the child unless it is running, and return it. Raises EngineError."""
         with self._lock:
             if self._child is not None and not self._child.alive:
                 self._child.close()
@@ -144,7 +147,10 @@ class RestartingChild:
             return self._child
 
     def ask(self, question: bytes) -> bytes:
-        """Return the answer. Raises ChildLost, or EngineError if the child did not start."""
+        """Send a question and return the answer.
+
+        Raises ChildLost, or EngineError if the child did not start.
+        """
         try:
             return self.start().ask(question, seconds=self._seconds, memory=self._memory)
         except ChildNeverReady as lost:
@@ -165,7 +171,7 @@ class RestartingChild:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process in bytes; 0 if it has ended."""
+    """Return the resident memory of a process in bytes, or 0 if it has ended."""
     if os.path.exists("/proc/self/statm"):
         try:
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

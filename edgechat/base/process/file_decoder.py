@@ -41,7 +41,7 @@ class NotDecodable(Exception):
 
 
 class PackageMissing(NotDecodable):
-    """In the child: the package that decodes such files is not installed."""
+    """In the child: the package that decodes this kind of file is not installed."""
 
 
 def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
@@ -66,7 +66,7 @@ class FileDecoder:
 
     role: ClassVar[str]
     what: ClassVar[str]
-    """The kind of file, for messages: 'image'."""
+    """The kind of file, for messages, such as 'image'."""
     error: ClassVar[type[EdgechatError]]
     unready: ClassVar[type[EdgechatError]]
     """The exception raised if the child does not start."""
@@ -116,7 +116,7 @@ class FileDecoder:
         return cls.error(f"{name} is larger than {mebibytes(MAX_FILE_BYTES)}, the limit.", hint=cls.smaller)
 
     def _send(self, source: Path | bytes, name: str) -> None:
-        """Send a file to the child, starting a new one if it died after the previous file."""
+        """Send a file to the child, starting a new child if there is none or it has died."""
         data = source if isinstance(source, bytes) else self.read_file(source, name)
         if len(data) > MAX_FILE_BYTES:
             raise self._too_long(name)

@@ -11,7 +11,7 @@ import os
 import msgspec
 
 _SAME_START = 2.0
-"""How many seconds a process's start time may shift when the clock is adjusted."""
+"""Seconds by which a process's start time may shift when the clock is adjusted."""
 
 
 class Owner(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Runs programs other than edgechat, and ends them when edgechat itself ends for any reason.
+"""Runner for other programs: starts them, and ends them when edgechat itself ends for any reason.
 
 A child process (`main`) sits between edgechat and the program: it starts the program in a separate process
 group, limits the size of its log, and ends the group once its own stdin is closed.
@@ -24,7 +24,7 @@ import psutil
 from edgechat.base.process import frames, spawn
 
 GRACE_SECONDS = 5.0
-"""How many seconds the program may take to exit after being asked to."""
+"""Seconds that the program may take to exit after being asked to."""
 MOST_LOG = 4 * 2**20
 """Maximum size of the log in bytes; beyond it, the log is cleared and restarted."""
 _KILL_SECONDS = 2.0
@@ -125,7 +125,7 @@ def _end_with_parent(incoming: BinaryIO, process: subprocess.Popen[bytes]) -> No
 
 
 def kill_group(group: int | None, processes: Iterable[psutil.Process]) -> None:
-    """Kill a process group (Windows has no process groups) and other processes."""
+    """Kill the processes and, except on Windows, the process group."""
     if group is not None and sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)

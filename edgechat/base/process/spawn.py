@@ -54,7 +54,10 @@ class _Lossy(io.FileIO):
 
 
 def adopt_pipe() -> tuple[BinaryIO, BinaryIO]:
-    """In a child: return (from parent, to parent); redirect stdin to the null device, stdout to the log."""
+    """In a child: take over stdin and stdout, and return them as (from parent, to parent).
+
+    Stdin is then redirected to the null device, and stdout to the log.
+    """
     log = _Lossy(2, "wb", closefd=False)
     sys.stderr = io.TextIOWrapper(log, "utf-8", "backslashreplace", write_through=True)
     incoming, outgoing = os.dup(0), os.dup(1)

@@ -103,7 +103,10 @@ def _format_of(data: bytes) -> SoundFormat:
 
 
 def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
-    """Return a sound's sample rate, and the mean of its channels, from -1 to 1. Raises NotDecodable."""
+    """Return a sound's sample rate and its samples, averaged over the channels. Raises NotDecodable.
+
+    The samples are between -1 and 1.
+    """
     try:
         info = _INFO[kind](file)
         check_shape(1, info.sample_rate, info.nchannels)
@@ -154,7 +157,7 @@ def resampled(sound: Mono, rate: int, to: int) -> Mono:
 
 
 def _filter(fraction: float, cutoff: float, half: int) -> Mono:
-    """Return the weights for 2 * half inputs, for a point between the middle two."""
+    """Return the weights of 2 * half inputs for a point between the middle two."""
     distances = np.arange(1 - half, half + 1) - fraction
     window = np.cos(np.clip(distances / half, -1, 1) * np.pi / 2) ** 2
     weights = np.sinc(cutoff * distances) * window

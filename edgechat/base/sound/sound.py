@@ -69,7 +69,7 @@ class DecodeSound(msgspec.Struct, frozen=True, tag=True):
     """Request to decode the file that was sent, and to keep its samples until another file is sent."""
 
     rate: int
-    """Samples per second; 0 to check only whether it can be decoded."""
+    """Samples per second, or 0 to check only whether the sound can be decoded."""
 
 
 class Span(msgspec.Struct, frozen=True, tag=True):
@@ -80,7 +80,7 @@ class Span(msgspec.Struct, frozen=True, tag=True):
 
 
 class DecodedSound(msgspec.Struct, frozen=True):
-    """Describes the decoded sound. If the file cannot be decoded, `problem` completes 'FILE ...'."""
+    """A description of the decoded sound. If the file cannot be decoded, `problem` completes 'FILE ...'."""
 
     format: SoundFormat = "wav"
     seconds: float = 0.0
@@ -140,10 +140,7 @@ class SoundLibrary(FileLibrary[SoundFacts, Sound]):
     facts = SoundFacts
 
     def add(self, data: bytes, decoder: SoundDecoder) -> Sound:
-        """Store a sound, or mark it as used if it is already stored. Raises SoundError.
-
-        decoder: checks the sound.
-        """
+        """Check and store a sound, or mark it as used if it is already stored. Raises SoundError."""
         return self._used(digest_of(data)) or self._keep(data, decoder.inspect(data))
 
     def _found(self, digest: str, path: str, facts: SoundFacts) -> Sound:

@@ -64,7 +64,7 @@ def to_json(conversation: Conversation) -> str:
 
 
 def data_of(conversation: Conversation, image: AttachedImage) -> bytes | None:
-    """Return the contents of an image file, or None if the file is missing. Reads the disk."""
+    """Return the contents of an image file, or None if the file is missing. Accesses the disk."""
     found = conversation.images.get(image.digest)
     with suppress(ImageError):
         return Decoder.read_file(Path(found.path)) if found is not None else None
@@ -159,7 +159,7 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def target(name: str, title: str, ending: str = ".md") -> Path:
-    """Return the path to write to, given a typed `name`; in a folder, the file is named after the title.
+    """Return the path to write to; if the user's `name` is a folder, the file in it is named after the title.
 
     ~ is the home folder; '' is the current folder. Raises NotWritten.
     """

@@ -55,7 +55,7 @@ _MOST_PASSAGES = 10_000
 _MOST_USES = 1000
 """Maximum number of tool calls in a reply."""
 _LARGEST = 1 << 20
-"""Maximum width or height of an image, in pixels, if its size is only known from the imported file."""
+"""Maximum width or height of an image, in pixels, if only the imported file gives its size."""
 _KNOWN = (
     'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
 )
@@ -141,7 +141,7 @@ async def add_chat(store: Store, new: ImportedChat) -> None:
 
 
 def _with_documents(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Set each passage's path to its document on this machine, or to a bare name if there is none."""
+    """Set each passage's path to its document on this machine, or to a bare file name if it is not here."""
     here = cache(locations)
 
     def found(file: Attachment) -> Attachment:
@@ -173,7 +173,7 @@ def _with_size(image: AttachedImage, added: Mapping[str, Image]) -> AttachedImag
 
 
 def _with_images(turn: Turn, change: Callable[[AttachedImage], AttachedImage | None]) -> Turn:
-    """Apply `change` to a turn's images, including those in results; drop those for which it returns None."""
+    """Apply `change` to a turn's images, including images in results; drop an image if it returns None."""
 
     def changed(images: Sequence[AttachedImage]) -> tuple[AttachedImage, ...]:
         return tuple(new for image in images if (new := change(image)) is not None)
@@ -294,7 +294,7 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
     new = Turn(chat_id=chat_id, **values)
     if turn.role != "assistant":
         return new
-    # In the file, a reply's `images` are those of its tool results, with their data.
+    # In the file, a reply's `images` are the images in its tool results, with their data.
     given = {image.digest: image for image in new.images if image.digest}
     return _with_images(msgspec.structs.replace(new, images=()), lambda image: given.get(image.digest))
 

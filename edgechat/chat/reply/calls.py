@@ -23,7 +23,7 @@ from edgechat.tools.tool import MAX_RESULT, ToolSpec, visible_escapes
 _AT_ONCE = 4
 """Maximum number of calls running at the same time."""
 _LEAST_RESULT = 400
-"""Number of characters kept from each result, regardless of the limit."""
+"""Number of characters that every result may have, even if the total then exceeds its limit."""
 STOPPED = "The user stopped the reply before there was a result."
 
 
@@ -43,13 +43,12 @@ class ToolAccess:
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """Event: the model has written a call, or a call has started or ended. Comes between two requests."""
+    """Event: the model has written a call, or a call has started or ended. Occurs between two requests."""
 
     turn_id: str
-    """The id of the reply's turn."""
     use: ToolUse
     running: bool = False
-    """Whether the call is running; the user may be asked before it starts."""
+    """Whether the call is running, which it is not while the user is being asked."""
     error: EdgechatError | None = None
     """Why there is no result, as an error to show to the user."""
 
@@ -71,7 +70,7 @@ class RoundOfCalls:
         *,
         most: int,
     ) -> None:
-        """images: where images from results are stored. most: maximum total characters across all results."""
+        """images: stores images from results. most: maximum number of characters in all results together."""
         self._turn_id = turn_id
         self._uses = [_with_tool(use, access.tools.find(use.name)) for use in uses]
         self._access = access

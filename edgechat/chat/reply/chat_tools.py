@@ -91,7 +91,7 @@ class ChatTools:
         found = await library.find(names, query, Room(passages=_PASSAGES_LETTERS, whole=0))
         if not found:
             return "Nothing in these documents has a word of this."
-        # Without numbers: only passages attached to a question can be cited as [1] and opened.
+        # Omit the numbers: only passages attached to a question can be cited as [1] and opened.
         return quoted([Attachment(one.name, one.text) for one in found])
 
 

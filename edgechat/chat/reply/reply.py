@@ -213,7 +213,7 @@ class ReplySaver:
                 await self._store.update_turn(self.turn)
                 self.save_error = None
             except StoreError as exc:
-                # Try again: a lock or a full disk may be temporary. If it persists, `end` raises the error.
+                # Try again: a lock or a full disk may be temporary. If it is not, `end` raises the error.
                 self.save_error = exc
                 self._changed.set()
             await asyncio.sleep(FLUSH_SECONDS)
@@ -251,8 +251,8 @@ class ReplyLoop:
     ) -> AsyncGenerator[ReplyEvent, None]:
         """Yield the events of all requests and calls. Raises the engine's errors.
 
-        messages: those before the reply. If the reply is being continued, `request` also contains the
-        messages for its existing part.
+        messages: the messages before the reply. `request` also contains those for the existing part of a
+        reply that is being continued.
         """
         n_left = self._access.rounds
         if tools := self._access.offered:
@@ -335,7 +335,7 @@ class ReplyLoop:
 
     @property
     def _room(self) -> int:
-        """Token limit for a round's results: half of what is left, but at least an eighth of the context."""
+        """Token limit for a round's results: half the free context, but at least an eighth of the whole."""
         context = self.engine.model.context if self.engine.model is not None else 0
         usage = self.finished.usage if self.finished is not None else None
         used = usage.prompt_tokens + usage.completion_tokens if usage is not None else 0

@@ -22,7 +22,7 @@ class Database:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        """None for a database in memory."""
+        """The path of the file, or None for a database in memory."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._db: sqlite3.Connection | None = None
 

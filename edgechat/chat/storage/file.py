@@ -130,5 +130,5 @@ def deleted_meanwhile() -> StoreError:
 
 
 def truncate_wal(db: sqlite3.Connection) -> None:
-    """Empty the write-ahead log. Deleted text would remain in it while another program has it open."""
+    """Empty the write-ahead log, which would otherwise keep deleted text while another program uses it."""
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -56,10 +56,11 @@ def _attached(column: str) -> str:
     return f"coalesce((SELECT group_concat({each}, char(10)) FROM json_each({column})), '')"
 
 
-# prefix = '1': without an index of first letters, every search would start by joining a tenth of all words.
+# prefix = '1': the first letter of a search matches about a tenth of all words, which would have to be merged
+# without an index of first letters.
 # content = '': the index stores no text, so removing a turn from it needs the text that was inserted.
-# `number` is a turn's rowid in the index, because an undeclared rowid may change. A turn gets it when it is
-# added to the index, once it is no longer streaming. System prompts are not searched.
+# `number` is a turn's rowid in the index, because the undeclared rowid of `turns` can change. A turn gets a
+# number when it is added to the index, once it is no longer streaming. System prompts are not searched.
 _TAKE_NUMBER = """UPDATE turns SET number = (SELECT coalesce(max(number), 0) + 1 FROM turns)
         WHERE id = NEW.id"""
 _TAKE_OUT = f"""INSERT INTO said (said, rowid, content, attached)

@@ -15,7 +15,7 @@ DAYS = 30
 """Number of days for which a response is kept after it was stored or last continued."""
 MOST_RESPONSES, MOST_BYTES = 1000, 64 * 2**20
 CHAIN_ITEMS, CHAIN_BYTES = 8192, 8 * 2**20
-"""Limits on items that a request only refers to; the same limits apply to items that it contains."""
+"""Limits on the stored items that a request refers to; the items that it contains have the same limits."""
 
 _CHAIN = """WITH RECURSIVE chain (id, previous_id, n) AS (
     SELECT id, previous_id, 1 FROM responses WHERE id = ?

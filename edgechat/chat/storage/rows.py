@@ -24,12 +24,12 @@ CHAT_MARKS = ", ".join("?" * len(_CHAT_FIELDS))
 CHAT_OF_C = ", ".join(f"c.{name}" for name in _CHAT_FIELDS)
 N_CHAT = len(_CHAT_FIELDS)
 _TURN_FIELDS = tuple(name for name in Turn.__struct_fields__ if name != "images")
-"""Images have their own table."""
+"""All fields except images, which have their own table."""
 TURN = ", ".join(_TURN_FIELDS).replace("chat_id", "conversation_id")
 
 
 def as_json(value: object) -> str | None:
-    """Return a value as JSON for a column; None (NULL) for None and for an empty tuple."""
+    """Return a value as JSON for a column, or None (NULL) for None or an empty tuple."""
     return None if value is None or value == () else msgspec.json.encode(value).decode()
 
 

@@ -1,7 +1,7 @@
 """Search: query parsing, the SQL for the full-text index (see `migrations`), and snippets.
 
-Every word must match; the last can be a prefix. Case and diacritics are ignored. Anything that the index
-cannot tokenize (scripts without spaces, symbols as in "C++") is matched literally.
+Every word must match; the last one matches as a prefix. Case and diacritics are ignored. Anything that the
+index cannot tokenize (scripts without spaces, symbols as in "C++") is matched literally.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Snippet:
     marks: tuple[tuple[int, int], ...]
     """Spans of the matches in the line."""
     n_words: int
-    """How many of the query's words occur in the whole text."""
+    """Number of the query's words that occur in the whole text."""
 
 
 def parse_query(typed: str) -> list[SearchWord]:
@@ -109,7 +109,7 @@ def all_occur(words: list[SearchWord], text: str) -> bool:
 
 
 def snippet(text: str, words: list[SearchWord]) -> Snippet:
-    """Return a printable line of `text` where most of the words occur, or its beginning if none do."""
+    """Return the printable line of `text` that contains the most words, or its beginning if none occur."""
     whole = folded(text)
     places = [(start, number) for number, word in enumerate(words) for start in _starts(word, whole)]
     if not places:
@@ -171,7 +171,7 @@ def _densest(places: list[tuple[int, int]]) -> int:
 
 
 _RANKED = 2000
-"""How many of the newest matching turns are ranked; ranking one takes a microsecond."""
+"""Maximum number of matching turns to rank, newest first; ranking one takes a microsecond."""
 _MOST_TITLES = 10
 _TEXTS = ("t.content", "t.attachments", "t.rounds")
 _IN_TURN = "(" + " OR ".join(f"{text} LIKE ? ESCAPE '~'" for text in _TEXTS) + ")"
@@ -227,8 +227,8 @@ def _turns(
 
 
 def _bounds(db: sqlite3.Connection, chat_id: str | None) -> tuple[str, list[Any]]:
-    # The index identifies turns only by number. A chat's numbers lie within these bounds, mixed with those of
-    # other chats.
+    # The index identifies turns only by number. A chat's numbers lie within these bounds, mixed with the
+    # numbers of other chats.
     if chat_id is None:
         return "", []
     span = "SELECT min(number), max(number) FROM turns WHERE conversation_id = ?"

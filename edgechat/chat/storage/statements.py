@@ -255,7 +255,7 @@ def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> Non
                 (system.id, chat_id, system.id),
             )
         elif row is not None:
-            # Detach its children, which would be deleted with it.
+            # Detach its children, which would otherwise be deleted with it.
             db.execute("UPDATE turns SET parent_id = NULL WHERE parent_id = ?", row)
             db.execute("DELETE FROM turns WHERE id = ?", row)
 

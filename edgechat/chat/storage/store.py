@@ -134,7 +134,7 @@ class Store(Database):
     async def resume_turn(self, turn: Turn) -> bool:
         """Mark a reply as being generated again, by this program.
 
-        Returns False, without writing, if the stored reply differs from `turn`, or if something follows it.
+        Returns False, without writing, if the stored reply differs from `turn`, or if a turn follows it.
         """
         await self._write_pending()
         return await self._call(statements.resume_turn, turn, self._owner)
@@ -222,7 +222,7 @@ class Store(Database):
     async def trash(self, *chat_ids: str) -> None:
         """Move chats to the trash, where only `listed(trashed=True)` shows them, and delete their KV states.
 
-        They stay there for TRASH_DAYS, or until the trash exceeds its limits.
+        They stay there for TRASH_DAYS days, or until the trash exceeds its limits.
         """
         await self._call(statements.trash, chat_ids)
         await self._forget_states(chat_ids)
@@ -330,7 +330,7 @@ class Store(Database):
                 self.images.remove(digest)
 
     async def _prune_images(self) -> None:
-        """Delete the images that nothing refers to, such as those of questions that were taken back."""
+        """Delete the images that nothing refers to, such as images in questions that were taken back."""
         if self.path is not None and await self._on_thread(_image_folder(self.path).is_dir):
             used = await self._call(statements.used_images)
             with contextlib.suppress(ImageError):

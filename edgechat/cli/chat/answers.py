@@ -37,7 +37,7 @@ class AnswerPrinter:
     """Prints an answer as its events arrive."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
-        """dropped: number of turns (question and answer) that the last request had to leave out."""
+        """dropped: number of exchanges that were left out of the last request."""
         self._status = status
         self._as_json = as_json
         self._dropped = dropped
@@ -48,7 +48,7 @@ class AnswerPrinter:
         self._figures: Figures | None = None
         self._uses: dict[str, ToolUse] = {}
         self.passages: Sequence[Attachment] = ()
-        """Passages from the conversation's documents that the answer may cite."""
+        """Passages from the conversation's documents that the answer can cite."""
 
     def take(self, event: ReplyEvent) -> None:
         """Print an event."""
@@ -230,7 +230,7 @@ class SpokenStatus(StatusLine):
 
 
 class SpokenAnswer(AnswerPrinter):
-    """An answer for screen readers, with sentences before and after it that announce its start and end.
+    """An answer for screen readers, with sentences that announce its start and end.
 
     It is printed in whole sentences, since screen readers speak the text of each write separately.
     """

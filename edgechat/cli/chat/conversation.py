@@ -61,7 +61,7 @@ class ConversationChoice:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Command-line options. Those not given are None or have their default value."""
+    """Command-line options. Options that were not given are None or have their default values."""
 
     model: str | None = None
     prompt: str | None = None

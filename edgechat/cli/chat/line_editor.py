@@ -22,7 +22,7 @@ _WITH_FILES = ("attach", "docs", "export", "image", "import", "lora", "model")
 
 
 class QuestionPrompt:
-    """Reads one question or command at a time. Lines pasted together are read together."""
+    """Reads one question or command at a time. Lines pasted at once count as one question."""
 
     def __init__(self, asked: Iterable[str]) -> None:
         """asked: past questions, newest first, that can be recalled with the arrow keys or Ctrl+R."""

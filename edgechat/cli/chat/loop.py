@@ -56,7 +56,7 @@ _RECENT = 100
 _STOP_SECONDS = 5.0
 """Seconds to wait at exit for a running answer to stop."""
 _SAVE_SECONDS = 10.0
-"""Further seconds to wait for the KV state to be saved."""
+"""Additional seconds to wait for the KV state to be saved."""
 
 
 class ChatLoop:
@@ -220,7 +220,7 @@ class ChatLoop:
         return input("" if self.spoken else _PROMPT)
 
     def add_documents(self, path: str) -> str:
-        """Add a folder or file to the conversation's documents. Ctrl+C stops it from being read any further.
+        """Add a folder or file to the conversation's documents. Ctrl+C stops reading.
 
         Returns a sentence that describes the result. Raises EdgechatError.
         """
@@ -286,7 +286,7 @@ class ChatLoop:
         if is_first_load:
             if model.template == "chatml":
                 self._note("the model has no chat template; ChatML is used.")
-            # If the plan had a reason, it has already been printed.
+            # A reason given by the plan has already been printed.
             if asks_for_drafts(self.options.request.draft) and model.no_draft not in (
                 "",
                 self.engine.plan.no_draft,
@@ -302,7 +302,6 @@ class ChatLoop:
         return error
 
     def _note_plan(self) -> None:
-        """Print the notes that the planner added to the plan."""
         plan, options = self.engine.plan, self.options
         for text in plan.notes:
             self._note(text)
@@ -383,7 +382,7 @@ class ChatLoop:
         self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
 
     def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
-        """Wait for the answer to end. Ctrl+C stops it in a conversation, or else ends the program."""
+        """Wait for the answer to end. Ctrl+C stops the answer or, if it is the only one, ends the program."""
         questions = TerminalQuestions()
         answer = self.background.begin(self._stream(printer, questions))
         try:
@@ -396,7 +395,7 @@ class ChatLoop:
             answer.result()
 
     async def _stream(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
-        """Stream the answer until it ends, whatever the reason, and has been saved."""
+        """Stream the answer until it has ended, for whatever reason, and been saved."""
         self._answer_task = asyncio.create_task(self._print_events(printer, questions))
         await asyncio.wait([self._answer_task])
         if not self._answer_task.cancelled():
@@ -421,7 +420,7 @@ class ChatLoop:
             printer.flush()  # also after Ctrl+C
 
     def _note_unknown_names(self) -> None:
-        """Print any names given to --yes that do not match a selected tool, but not the same ones twice."""
+        """Print the names given to --yes that match no chosen tool, unless they were printed last time."""
         unknown = unknown_names(self.options.yes, self.session.chosen_tools(self.conversation.settings))
         if unknown and unknown != self._unknown_names:
             self.status.clear()

@@ -1,4 +1,4 @@
-"""Rendered answers: Markdown shown in a terminal, each part as soon as it is clear what it is."""
+"""Rendered answers: Markdown shown in a terminal, part by part, as soon as the kind of each part is known."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WIDEST = 100
 _INTERVAL = 0.08
 """Minimum time between two renderings, in seconds."""
 _SHARE = 10
-"""How many times as long to wait as the last rendering took, so that it takes 10% of the time at most."""
+"""Minimum wait after a rendering, as a multiple of its duration; rendering takes at most 10% of the time."""
 _WAITING = {"table": "writing a table", "maths": "writing a formula"}
 
 
 class RenderedAnswer(AnswerPrinter):
-    """Renders an answer from top to bottom and never redraws, so resizing and Ctrl+C do no harm."""
+    """Renders an answer from top to bottom without redrawing any of it, so resizing and Ctrl+C do no harm."""
 
     def __init__(self, status: StatusLine, *, dropped: int, has_system: bool) -> None:
         super().__init__(status, as_json=False, dropped=dropped, has_system=has_system)

@@ -301,7 +301,7 @@ def _with_piped_image(options: RunOptions) -> RunOptions:
 
 
 def _whole_prompt(prompt: str | None) -> str | None:
-    """Return the prompt followed by any piped text, or None if the user is to type questions."""
+    """Return the prompt followed by any piped text, or None if the user will type questions."""
     if prompt == _STDIN:
         prompt = None
     if sys.stdin is None or sys.stdin.isatty():

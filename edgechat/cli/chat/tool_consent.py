@@ -31,7 +31,7 @@ _CHOICES = "o: once, c: always in this chat, a: always, n: no, v: never"
 
 
 def can_ask() -> bool:
-    """Return True if there is a user who can be asked."""
+    """Return whether there is a user who can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -43,7 +43,7 @@ def unknown_names(names: Sequence[str], chosen: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CommandLinePermission:
-    """Allows the tools named by `--yes`. For others, asks the user if possible, and otherwise refuses."""
+    """Allows the tools named by `--yes`; for other tools, asks the user if possible, or else refuses."""
 
     names: Sequence[str]
     asking: Permission | None

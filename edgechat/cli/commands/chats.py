@@ -316,7 +316,7 @@ def _listed(limit: int, *, trashed: bool) -> list[Listed]:
 def with_store(work: Callable[[Store], Awaitable[T]], *, only_read: bool = False) -> T:
     """Run `work` on the conversation store and return its result. Raises StoreError.
 
-    only_read: whether `work` only reads. If so, a copy is opened if the store is not writable.
+    only_read: whether `work` only reads; a store that is not writable is then opened as a copy.
     """
     import asyncio
 
@@ -342,7 +342,7 @@ def _load(prefix: str) -> Conversation:
 
 
 async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:
-    """Return the conversations to delete, without duplicates. If `now`, include those in the trash."""
+    """Return the conversations to delete, without duplicates. now: whether to include those in the trash."""
     from edgechat.chat.conversation import Conversation
 
     chats = [await store.find(prefix, trashed=None if now else False) for prefix in prefixes]
@@ -393,7 +393,6 @@ def _hit_object(hit: Hit) -> dict[str, Any]:
 
 
 def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
-    """Return a conversation in the form that --json prints."""
     return {
         "id": chat.id,
         "title": chat.title,

@@ -61,7 +61,7 @@ def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
 
 
 def _run_with(addresses: Sequence[str], *, json: bool) -> int:
-    """Check the workers at these addresses, and return 1 if any of them cannot be used, or else 0."""
+    """Check the workers at these addresses; return the exit code, 1 if any of them cannot be used, else 0."""
     with StatusLine(sys.stderr) as status:
         status.show("connecting")
         reports = [_worker(address) for address in addresses]
@@ -103,7 +103,7 @@ def _worker(address: str) -> dict[str, Any]:
 
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
-    """Return why a worker's llama.cpp does not match this machine's, and a hint; or None twice."""
+    """Return why a worker's llama.cpp does not match this machine's, and a hint; both are None if it does."""
     from edgechat.base.process.ask import ChildFailed
     from edgechat.native.accelerators.devices import read_inventory
     from edgechat.planner.machine import check_build

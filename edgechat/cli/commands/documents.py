@@ -300,7 +300,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 
 def _recommend_embedder() -> None:
-    """Recommend an embedding model for this machine. Works offline, since its header is shipped."""
+    """Recommend an embedding model for this machine. Works offline, since the model's header is shipped."""
     from edgechat.planner.ranking.suggestions import recommended_embedder
 
     with suppress(EdgechatError):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
 
 ROOMY = 32768
-"""Length of context that agents need, in tokens. Instructions and tools alone take about 10,000."""
+"""Context length that agents need, in tokens. Their instructions and tools alone take about 10,000."""
 GUIDE = "guide"
 _ADDRESS = re.compile(r"Serving .* at (http://\S+)/v1;")
 _LOAD_SECONDS = 600.0
@@ -117,7 +117,7 @@ def _program(agent: Agent) -> str:
 
 
 def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
-    """Plan the model, with enough context for agents if that fits, and print what was chosen."""
+    """Plan how to load the model, with enough context for agents if that fits, and print a note about it."""
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 

@@ -375,7 +375,7 @@ _ADAPTER_HEADINGS = ("ADAPTER", "RANK", "SIZE", "FOR", "WHERE")
 
 
 def _adapter_cells(adapter: LocalAdapter, details: AdapterDetails) -> tuple[str, ...]:
-    """Return the table row for an adapter. The columns are those in _ADAPTER_HEADINGS."""
+    """Return the table row for an adapter, with the columns in _ADAPTER_HEADINGS."""
     rank = str(details.rank or "?")
     return (
         adapter.name,

@@ -278,7 +278,7 @@ def _smallest(options: Sequence[RankedFile]) -> RankedFile:
 def show_elsewhere(
     models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool
 ) -> None:
-    """Print the memory and command for each model's engine, or what its server reports about it.
+    """Print the memory and command for each model's engine, or what its server reports about the model.
 
     Raises EdgechatError.
     """
@@ -321,7 +321,7 @@ def _elsewhere(name: str, request: PlanRequest, described: MachineDescription) -
 
 
 async def _asked(plan: LoadPlan, config: Settings) -> LoadPlan:
-    """Return the plan, with details added that the server reports about the model."""
+    """Return the plan with the details that the model's server reports."""
     from edgechat.engine.remote.choice import remote_engine
 
     engine = remote_engine(plan, config, idle_seconds=0, on_note=note)

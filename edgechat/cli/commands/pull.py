@@ -274,7 +274,6 @@ def _kept(part: PullPart, files: Sequence[RemoteFile]) -> str:
 def _object(
     decision: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
 ) -> dict[str, Any]:
-    """Return the object to print with --json."""
     from edgechat.planner.plan import as_json
 
     plan = decision.picked.plan if decision.picked else None

@@ -182,7 +182,7 @@ def affordable(source: Source, context: int | None) -> int:
 
 
 def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
-    """Yield reasons to quantize another source, or to use this one as it is.
+    """Yield reasons to quantize a different source, or to use this one as it is.
 
     n_bytes: the requested size.
     """

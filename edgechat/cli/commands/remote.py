@@ -179,7 +179,7 @@ async def answered(
 ) -> tuple[LoadPlan, list[Timings]]:
     """Have a remote model generate `tokens` tokens, `rounds` times, and time it.
 
-    Returns the plan as it is in the end, and the timings. Raises EdgechatError.
+    Returns the plan, updated with what the server reports, and the timings. Raises EdgechatError.
     """
     from edgechat.engine.remote.choice import remote_engine
     from edgechat.engine.types import ChatRequest, Finished, Message
@@ -191,7 +191,7 @@ async def answered(
         for number in range(rounds):
             if show is not None:
                 show(f"answer {number + 1} of {rounds}")
-            # Each prompt starts differently, so that the server's cache is of no use.
+            # Each prompt starts differently, to keep the server's cache from speeding it up.
             question = f"{number + 1}. {_TRIAL}" if rounds > 1 else _TRIAL
             request = ChatRequest(id="trial", messages=(Message("user", question),), max_tokens=tokens)
             async with aclosing(engine.stream(request)) as events:

@@ -208,7 +208,7 @@ async def _serve(
 ) -> None:
     """Serve until a signal arrives.
 
-    grace: how many seconds answers in progress get to finish.
+    grace: number of seconds that answers in progress are given to finish.
     """
     import asyncio
 
@@ -271,7 +271,7 @@ def _check_network(*, fetch_images: bool) -> None:
 
 
 def _key(listener: socket.socket, host: str, given: str | None, *, required: bool) -> Key | None:
-    """Return the API key to require, or None for no key. Raises SettingsError if that is unsafe."""
+    """Return the API key to require, or None for no key. Raises SettingsError if that would be unsafe."""
     from edgechat.server.access import find_key
     from edgechat.server.serving import is_loopback
 
@@ -318,7 +318,7 @@ def _alias(text: str) -> str:
 
 
 def _own_names(host: str) -> frozenset[str]:
-    """Return the host names that other machines may use for this one."""
+    """Return the host names that other machines might use for this one."""
     own = socket.gethostname().lower()
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
 
@@ -360,7 +360,7 @@ def first_screen(
 
     Commands are at most 60 columns wide, not counting paths and keys.
 
-    kind: what kind of model the default model is. logged: whether the output is stored, as in a journal.
+    kind: the kind of the default model. logged: whether the output is stored, for example in a journal.
     """
     from edgechat.server.serving import is_loopback, url_for_others, url_of
 
@@ -390,7 +390,7 @@ def first_screen(
 
 def _example_request(*, has_key: bool, kind: ModelKind) -> str:
     path, body = _EXAMPLES[kind]
-    if sys.platform == "win32":  # PowerShell has a different curl, and quoting that breaks JSON
+    if sys.platform == "win32":  # PowerShell has a different curl, and its quoting breaks JSON
         command = f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post'
         authorization = '-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'
         options = ["-ContentType application/json", f"-Body '{body}'"]
@@ -408,7 +408,7 @@ def _setting(name: str, value: str) -> str:
 
 
 def _key_expression(key: Key | None) -> str:
-    """Return a shell expression that reads the key, so that it stays out of the shell's history."""
+    """Return a shell expression that reads the key, to keep the key itself out of the shell's history."""
     if key is None:
         return '"none"'
     if sys.platform == "win32":

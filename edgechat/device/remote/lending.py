@@ -47,8 +47,8 @@ from edgechat.native.accelerators import rpc
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 60.0
-"""After the first heartbeat, the user is considered gone if no more arrive for this many seconds. If the
-network fails, sshd would wait for hours.
+"""After the first heartbeat, the user is considered gone if no more arrive for this many seconds. Without
+this limit, sshd would wait for hours if the network failed.
 """
 _START_SECONDS = 30.0
 _CACHE_BYTES, _CACHE_SHARE = 32 << 30, 0.2
@@ -115,8 +115,6 @@ def _await(port: int) -> None:
 
 
 class _Answers:
-    """Answers the messages that arrive on the incoming pipe."""
-
     def __init__(
         self, devices: tuple[LentDevice, ...], incoming: BinaryIO, outgoing: BinaryIO, cache: Path | None
     ) -> None:
@@ -160,7 +158,7 @@ class _Answers:
         return max(0, min(device.total - lent, read_memory().available))
 
     def _watch(self) -> None:
-        """End the process once the user has disappeared. Also keep the cache within its size limit."""
+        """End the process once the user is gone, and keep the cache within its size limit."""
         trimmed = time.monotonic()
         while True:
             time.sleep(1.0)
@@ -214,7 +212,7 @@ _ALL_OF_FIRST = (1 << 13) - 1
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _BIND, _CONNECT = 1, 2
 _SCOPES = 3
-"""Scopes: do not connect to other processes' abstract sockets, and do not send them signals."""
+"""Scopes that forbid connecting to other processes' abstract sockets and sending them signals."""
 _READABLE = (
     *("/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/run/opengl-driver", "/sys", "/dev"),
     *("/etc/ld.so.cache", "/etc/OpenCL", "/etc/vulkan", "/etc/localtime", "/proc/self", "/proc/sys"),

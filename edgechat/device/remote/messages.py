@@ -25,10 +25,10 @@ class LentDevice(msgspec.Struct, frozen=True, kw_only=True):
     """llama.cpp's name for the device on the worker: 'CUDA0', 'CPU'."""
     description: str
     total: int
-    """The most bytes that the worker lends."""
+    """Maximum number of bytes that the worker lends."""
     free: int
     speed: DeviceSpeed | None = None
-    """None if it has not been measured."""
+    """Its speed, or None if that has not been measured."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
@@ -42,7 +42,6 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     port: int
     """Port of the RPC server, on the worker's loopback interface."""
     cpu: str
-    """The processor's name."""
     threads: int
     devices: tuple[LentDevice, ...]
     sandbox: str = ""
@@ -50,12 +49,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
 
 
 class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """The reason why a worker lends nothing."""
+    """Why a worker lends nothing."""
 
     message: str
     hint: str = ""
     is_port: bool = False
-    """Whether another port may work."""
+    """Whether the reason is the port, so that another one may work."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):

@@ -48,9 +48,9 @@ _SILENCE = 5.0
 counts as lost.
 """
 _IN_THE_WAY = 8 << 20
-"""How many bytes of RPC traffic may be ahead of a heartbeat in the buffers of ssh and the system."""
+"""Number of bytes of RPC traffic that may precede a heartbeat in the buffers of ssh and the system."""
 _START_SECONDS = 120.0
-"""In seconds. The first start on a machine is slow, because the machine's speed is measured."""
+"""Time limit in seconds. The first start on a machine is slow, because the machine's speed is measured."""
 _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
@@ -99,7 +99,7 @@ class Tunnel:
         return f"127.0.0.1:{self._port}"
 
     def close(self) -> None:
-        """End ssh, and with it the worker. May be called repeatedly."""
+        """End ssh, and with it the worker. Can be called repeatedly."""
         self._ended = True
         self._process.kill()
         self._process.wait()
@@ -149,7 +149,7 @@ class Tunnel:
             timer.cancel()
 
     def _not_started(self) -> WorkerRefused:
-        """Return the error to raise if ssh ends before the worker has sent anything."""
+        """Return the error to raise if ssh ends before the worker sends anything."""
         code, reason = self._process.returncode, self._last_line()
         name, where = self.host.host, " ".join(self.host.destination)
         if code == _NOT_FOUND:
@@ -232,7 +232,7 @@ class Tunnel:
             time.sleep(_BEAT)
 
     def _measured_link(self) -> Link:
-        """Measure the shortest of several round trips, and a sufficiently long transfer in each direction."""
+        """Measure the link: the shortest of several round trips, and a long transfer in each direction."""
         times = [self._seconds(Ping(self._next())) for _ in range(_PINGS)]
         round_trip = min(times)
         return Link(
@@ -283,7 +283,7 @@ def _checked(offer: Offer) -> Offer:
 _AGAIN = 300.0
 """Seconds to wait before reconnecting to a lost worker, which would otherwise soon be lost again."""
 _NOTICED = 3.0
-"""How long it may take to notice that a worker is lost after an engine that used it has died, in seconds."""
+"""Time to wait, after an engine has died, for the loss of its worker to be noticed, in seconds."""
 
 _connecting = threading.Lock()
 """Held while connecting, which takes seconds."""
@@ -375,7 +375,7 @@ def _why_lost(server: str) -> str:
     tunnel = _tunnels.get(address)
     if tunnel is not None and tunnel.address == server:
         return f"The worker {address} {tunnel.lost}." if tunnel.lost else ""
-    # The worker may have been reconnected since, through another port.
+    # The worker may have been reconnected through another port since then.
     return _lost.get(address, (0.0, f"The connection to {address} was lost."))[1]
 
 

@@ -30,7 +30,7 @@ from edgechat.documents.reading.reader import (
 )
 
 _PART_SECONDS = 0.05
-"""Reading time per part, and the most that is lost if a page hangs. The first page is sent alone."""
+"""Reading time per part; if a page hangs, at most this much work is lost. The first page is sent alone."""
 LONGEST_LINE = 2000
 """Maximum length of a line in characters; longer lines are broken at spaces."""
 _LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
@@ -38,7 +38,7 @@ _LETTERS = str.maketrans(
     {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
     | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
 )
-"""Ligatures and special spaces, which a search for ordinary text would miss, as well as soft hyphens."""
+"""Replaces ligatures and special spaces, which searches would miss, and removes invisible characters."""
 _BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
 _READERS: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
     "html": office.read_html,

@@ -15,7 +15,7 @@ from edgechat.documents.reading.reader import AGAIN, PAGE
 MOST_OUTPUT = 4000
 """Maximum characters per output: a table's first rows are enough, and a log's end is rarely needed."""
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
-"""Output formats to read, in order of preference; pictures and programs are skipped."""
+"""Output formats to read, in order of preference; images and scripts are skipped."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FENCE = re.compile("`{3,}")
 

@@ -32,7 +32,7 @@ MAX_TEXT = 16 * 2**20
 """Maximum size of a document's text, in bytes of UTF-8."""
 
 _SPARE_SECONDS = 2.0
-"""No more pages are requested if less time than this is left. Reading a page takes less than this."""
+"""Pages are requested only while at least this much time is left; reading one takes less."""
 
 Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
 
@@ -149,7 +149,7 @@ class Extracted(msgspec.Struct, frozen=True):
     starts: tuple[int, ...] = ()
     """First line of each page, chapter or cell, counting from 1.
 
-    An empty one has the same first line as the one that follows it.
+    An empty one starts on the same line as the next one.
     """
     is_cut: bool = False
     """Whether the text is incomplete, because the rest is too long, too slow to read, or damaged."""

@@ -24,14 +24,14 @@ class CacheFull(Exception):
 
 
 class EncodingStopped(Exception):
-    """The embeddings of an image or a sound are no longer needed."""
+    """Encoding stopped early because the embeddings are no longer needed."""
 
 
 class Interrupted(Exception):
     """The call was interrupted: its last micro-batch is lost, but earlier ones are valid."""
 
     def __init__(self, n_kept: tuple[int | None, ...]) -> None:
-        """n_kept: number of tokens still cached for each part; None if the whole sequence is lost."""
+        """n_kept: number of tokens still cached for each part, or None if the whole sequence is lost."""
         super().__init__()
         self.n_kept = n_kept
 
@@ -49,17 +49,17 @@ class BatchPart:
     tokens: Seq[int]
     n_logits: int
     n_candidates: int = 0
-    """Number of top logits needed in each row, or 0 for all of them. The others may be -inf."""
+    """Number of top logits needed in each row; 0 means all. The rest may be -inf."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do. Using an unsupported feature is an error and is never silently ignored."""
+    """The features a backend supports. Using an unsupported one is an error; it is never silently ignored."""
 
     mixes: bool
     """Whether a batch may combine parts of several sequences."""
     cuts: bool = True
-    """Whether sequences can be cut and copied at any token; if not, only copied whole or rewound."""
+    """Whether sequences can be cut and copied at any token. If not, they are only copied whole or rewound."""
     shifts: bool = False
     """Whether a part can be removed from the middle of a sequence, with an approximate result."""
     saves: bool = False
@@ -77,11 +77,11 @@ class Vocabulary(Protocol):
 
     @property
     def bos(self) -> str:
-        """Text of the beginning-of-sequence token, or ''."""
+        """Text of the beginning-of-sequence token, or '' if there is none."""
 
     @property
     def eos(self) -> str:
-        """Text of the end-of-sequence token, or ''."""
+        """Text of the end-of-sequence token, or '' if there is none."""
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         """Return the token ids of `text`.
@@ -91,10 +91,13 @@ class Vocabulary(Protocol):
         """
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token, which may be part of a character. Control tokens require `special`."""
+        """Return a token's bytes, which may be only part of a character.
+
+        special: return the text of control tokens, which otherwise have no bytes.
+        """
 
     def control_texts(self) -> Iterable[str]:
-        """Return the texts of control tokens."""
+        """Return the texts of the control tokens."""
 
     def is_end(self, token: int) -> bool:
         """Return whether a token ends a reply."""
@@ -102,11 +105,11 @@ class Vocabulary(Protocol):
     def infill(self) -> tuple[int, int, int] | None:
         """Return the fill-in-the-middle tokens that precede the prefix, the suffix and the middle.
 
-        None if the model was not trained for infilling.
+        Returns None if the model was not trained for infilling.
         """
 
     def misfit(self, other: Self) -> str:
-        """Return why a model that uses `other` cannot draft for one that uses this vocabulary, or ''."""
+        """Return why models that use `other` cannot draft for models that use this vocabulary, or ''."""
 
 
 class TokenDrawing(Protocol):
@@ -133,7 +136,7 @@ class Interruption(Protocol):
         """
 
     def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
-        """Compute a batch as `Backend.decode` does, but possibly raise Interrupted."""
+        """Compute a batch like `Backend.decode`, but raise Interrupted if interrupted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +144,7 @@ class Media:
     """An image, a sound or a piece of either, as cut up by a projector."""
 
     ids: tuple[int, ...]
-    """Ids that represent it in a list of tokens, one per cell; see `media_ids`."""
+    """Ids that represent the media in a list of tokens, one per cell; see `media_ids`."""
     whole: bool
     """Whether it must be computed in one call because its cells attend to each other."""
     piece: object
@@ -165,7 +168,7 @@ class MediaEncoder(Protocol):
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
         """Return the embeddings of media [n_cells, n_embd]. Runs in a separate thread, one call at a time.
 
-        between: called about every 0.05 seconds; during this call, the backend may decode. If it returns
+        between: callback, called about every 0.05 seconds, during which the backend may decode. If it returns
         False, EncodingStopped is raised. Raises DecodeFailed if encoding fails.
         """
 
@@ -193,7 +196,7 @@ class Adapters(Protocol):
 
 
 class DraftHead(Protocol):
-    """Layers that draft from the model's hidden states: the model's own layers (MTP), or those of EAGLE-3."""
+    """Layers that draft from the model's hidden states (MTP or EAGLE-3)."""
 
     kind: Literal["mtp", "eagle3"]
     longest: int
@@ -226,11 +229,11 @@ class Backend(Protocol):
     adapters: Adapters | None
     """None if LoRA adapters are not supported."""
     no_vision: str
-    """Why the projector was not loaded; '' if it was, or if there is none."""
+    """Why the projector was not loaded, or '' if it was loaded or there is none."""
     head: DraftHead | None
     """None if there is no draft head."""
     no_head: str
-    """Why the plan's draft head is not used; '' if it is used, or if the plan has none."""
+    """Why the plan's draft head is not used, or '' if it is used or the plan has none."""
     vocabulary: Vocabulary
     context: int
     """Number of cells in the cache, shared by all sequences."""
@@ -252,7 +255,7 @@ class Backend(Protocol):
     buffers: tuple[Buffer, ...]
     """Allocated buffers; empty if they are unknown or the plan does not predict them."""
     touched_bytes: int
-    """Bytes of the buffers that were written to during loading, excluding mapped files; 0 if unknown."""
+    """Number of buffer bytes written to during loading, excluding mapped files; 0 if unknown."""
     state_format: str
     """What a saved state depends on besides the model file: the cache type, the build and so on."""
 
@@ -402,7 +405,7 @@ def key_of(ids: Sequence[int]) -> tuple[int, ...]:
 
 
 def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
-    """Yield the media runs in a list of tokens. A run cut off at the end is yielded at full length."""
+    """Yield the media runs in a list of tokens. A run cut off at the list's end keeps its full length."""
     at, end = 0, len(tokens)
     if not end or max(tokens) < _MEDIA:
         return
@@ -470,7 +473,7 @@ AdapterSet = tuple[ActiveAdapter, ...]
 
 
 def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
-    """Return a set of adapters, adding up the scales of duplicates and leaving out those with scale 0.
+    """Return adapters as a set, adding up the scales of duplicates and dropping adapters whose scale is 0.
 
     Raises NotAnAdapter if a sum is not a valid scale.
     """
@@ -482,7 +485,7 @@ def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
 
 
 def mark_of(adapters: AdapterSet) -> tuple[int, ...]:
-    """Return the mark to prepend to tokens computed with a set of adapters; () without adapters.
+    """Return the mark to prepend to tokens computed with a set of adapters, or () if the set is empty.
 
     Its numbers hold 124 bits of a hash and are not real tokens, so lists with different marks never have a
     common prefix.

@@ -215,7 +215,7 @@ class LlamaCppBackend(LlamaCppModel):
             raise Interrupted(tuple(self._kept(part) for part in parts)) from None
 
     def _kept(self, part: BatchPart) -> int | None:
-        """Return how many of a part's tokens an aborted call cached; None if the sequence is lost."""
+        """Return how many of a part's tokens an aborted call cached, or None if the sequence is lost."""
         length = self._length(part.seq)
         if length < part.start or (length and not self._can_cut(part.seq, length)):
             self.truncate(part.seq, 0)
@@ -415,7 +415,7 @@ MOST_LOADED = 16
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A file or folder containing an adapter that has been found to fit the model."""
+    """The file or folder of an adapter that was found to fit the model."""
 
     source: FileVersion
     adapter: ActiveAdapter

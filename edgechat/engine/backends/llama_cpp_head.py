@@ -110,7 +110,7 @@ class LlamaCppHead:
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer. Return False on failure, or if the cache is full without drafts."""
+        """Read tokens with every layer. Return False if this fails or they do not fit even without drafts."""
         run = (seq, start, tokens, 0)
         try:
             for layer in range(self._context.n_layers if self._is_chained else 1):
@@ -174,7 +174,7 @@ class LlamaCppHead:
         reading.n_read -= stop - start
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return the head's state for a sequence, empty if the head has stopped reading it."""
+        """Return the head's state for a sequence, or an empty array if the head has stopped reading it."""
         self._read(seq)
         reading = self._reading(seq)
         if reading.stopped:

@@ -130,5 +130,4 @@ class LlamaCppMedia:
         media.piece.close()
 
     def close(self) -> None:
-        """Free the projector."""
         self._projector.close()

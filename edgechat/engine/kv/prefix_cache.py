@@ -68,7 +68,7 @@ class Slot:
     busy: bool = False
     """Whether a running request is using it."""
     approximate: bool = False
-    """Whether `shift` moved any of its cells, which were computed with tokens that are now gone."""
+    """Whether `shift` moved any of its cells. Those cells were computed with the removed tokens present."""
     forgotten: bool = False
     """Whether it must be cleared when its request ends."""
     last_used: int = 0
@@ -149,7 +149,7 @@ class PrefixCache:
     def __init__(self, backend: Backend) -> None:
         self.stats = CacheStats()
         self.cells_used = 0
-        """Number of cells that slots hold."""
+        """Number of cells held by slots."""
         self.rent: Rent | None = None
         self._backend = backend
         root = Node(0, [], None, 0)
@@ -174,7 +174,7 @@ class PrefixCache:
     # Finding reusable tokens.
 
     def best(self, tokens: Sequence[int], limit: int, adapters: AdapterSet = ()) -> tuple[Slot | None, int]:
-        """Return the slot that can reuse the longest prefix of the first `limit` tokens, and its length.
+        """Return the slot that can reuse the longest prefix of the first `limit` tokens, and how long it is.
 
         Ties go to idle slots, then to slots that end exactly there and can be taken over. Returns (None, 0)
         if nothing is reusable.
@@ -309,8 +309,8 @@ class PrefixCache:
     def make_way(self, n_decoded: int, n_read: int) -> None:
         """Clear idle slots whose rent would exceed their worth during calls with this many tokens.
 
-        Best done before the calls: their cost depends on the position of the last used cell, and cells do not
-        move.
+        This is best done before those calls: their cost depends on the position of the last used cell, and
+        cells do not move.
         """
         if self.rent is not None:
             self._charge(self.rent, 0.0, self.rent.of_call(n_decoded, n_read))
@@ -432,7 +432,7 @@ class PrefixCache:
     def shift(
         self, tokens: Sequence[int], adapters: AdapterSet = (), *, least: int
     ) -> tuple[Slot, int] | None:
-        """Cut a section that `tokens` lacks out of a slot, if this makes at least `least` tokens reusable.
+        """Remove from a slot a section that `tokens` lacks, if this makes at least `least` tokens reusable.
 
         Returns the slot, marked as busy, and the position of the gap, or None if nothing was changed. Cells
         after the gap are moved, which makes them approximate, so they are never shared.
@@ -504,7 +504,7 @@ class PrefixCache:
         upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, children=[node])
         upper.checkpoints = [one for one in node.checkpoints if one.length <= at]
         node.checkpoints = [one for one in node.checkpoints if one.length > at]
-        if node in node.parent.children:  # approximate nodes and their upper halves are not
+        if node in node.parent.children:  # false for approximate nodes and their upper halves
             node.parent.children[node.parent.children.index(node)] = upper
         node.tokens = node.tokens[at - node.start :]
         node.start, node.parent = at, upper
@@ -524,7 +524,7 @@ class PrefixCache:
 
 
 def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | None:
-    """Return the first index of `pattern` in `tokens` at or after `start`; None if missing or too short."""
+    """Return the first index of `pattern` in `tokens` from `start` on, or None if missing or too short."""
     if len(pattern) < _PATTERN:
         return None
     for at in range(start, len(tokens) - len(pattern) + 1):

@@ -124,7 +124,7 @@ class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
     purse: float
     """Loss budget: how many tokens drafting may lose before it is paused."""
     why_off: str
-    """Why drafting is off; '' if it is on."""
+    """Why drafting is off, or '' if it is on."""
 
 
 class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):

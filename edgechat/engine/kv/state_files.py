@@ -7,7 +7,7 @@ format:
 
 magic, version, fingerprint, number of tokens, bytes of state,
     tokens and bytes of the checkpoint                            little endian
-CRC-32 of that                                                    verifies the header by itself
+CRC-32 of these fields                                            verifies the header by itself
 the tokens                                                        4 bytes each
 the state
 the checkpoint                                                    0 bytes if there is none
@@ -58,7 +58,7 @@ _SYNC = 64 << 20
 
 
 class StateRefused(Exception):
-    """A file cannot be used; the text says why. broken: whether it is damaged and can be removed."""
+    """A file cannot be used; the message says why. broken: whether it is damaged and can be removed."""
 
     def __init__(self, why: str, *, broken: bool = False) -> None:
         super().__init__(why)
@@ -78,9 +78,9 @@ class StateHeader:
     size: int
     """Size of the state in bytes."""
     cut_tokens: int = 0
-    """Number of tokens up to the checkpoint; 0 if there is none."""
+    """Number of tokens up to the checkpoint, or 0 if there is none."""
     cut_size: int = 0
-    """Size of the checkpoint in bytes; 0 if there is none."""
+    """Size of the checkpoint in bytes, or 0 if there is none."""
 
     @property
     def file_size(self) -> int:

@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MOST = 4 << 30
-"""Default limit in bytes for all files; a tenth of the free disk space if that is less."""
+"""Default limit for all files, in bytes. A tenth of the free disk space applies instead if it is less."""
 PRIOR_BANDWIDTH = 400e6
 """Assumed disk read speed in bytes per second, used until a state has been read."""
 COUNT_INTERVAL = 5.0
@@ -69,7 +69,7 @@ class KnownState:
     size: int
     """Size of the state in bytes."""
     cut: int = 0
-    """Number of tokens up to its checkpoint; 0 if it has none."""
+    """Number of tokens up to its checkpoint, or 0 if it has none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +162,7 @@ class KVStateStore:
         return self._submit(lambda: _unmarked(self._load(chat), list(mark)), None)
 
     def find(self, tokens: Sequence[int], *, whole: bool, mark: Sequence[int] = ()) -> FoundState | None:
-        """Return the state, from any chat, that shares the longest prefix with a prompt; None if none does.
+        """Return the state, from any chat, that shares the longest prefix with a prompt, or None.
 
         Also considers states that have not been written yet. The state may turn out to be damaged. Waits for
         the fingerprint if there are files. whole: only consider states that are a prefix of the prompt,
@@ -368,7 +368,7 @@ class StateIndex:
 def best_of(states: Iterable[KnownState], tokens: Sequence[int], *, whole: bool) -> FoundState | None:
     """Return the state that shares the most tokens with a prompt, or None. Ties go to the smallest state.
 
-    whole: only consider states whose tokens are all shared, or all those up to the checkpoint.
+    whole: only consider states that are a prefix of the prompt, either completely or up to their checkpoint.
     """
     import numpy as np
 

@@ -1,9 +1,9 @@
 """Guards control tokens: ensures that only the template's own text becomes control tokens.
 
 A message containing `<|im_end|>` would end its turn, and the rest of the message could forge other turns. So
-before a chat is rendered, a character that occurs in no text is inserted into every such mark (`guard`). The
-template passes that character through. Any text between two control tokens that contains it is tokenized as
-plain text (`tokens`). Text without marks is not changed.
+before a chat is rendered, a character that does not occur in any text is inserted into every such mark
+(`guard`). The template passes this character through. If the text between two control tokens contains it, the
+text is tokenized as plain text (`tokens`). Text without marks is not changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.media_tokens import MediaTokens
 
 _PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
-"""Text that consists only of these characters contains no control token."""
+"""Matches text that cannot contain a control token."""
 _SLICE = 4096
 """Number of characters to tokenize at once. With many control tokens, llama.cpp takes quadratic time."""
 
@@ -137,7 +137,7 @@ class ControlTokens:
         return plain.rstrip() if behind and self._swallows(behind)[0] else plain
 
     def _swallows(self, mark: str) -> tuple[bool, bool]:
-        """Return whether a control token swallows whitespace before it, and whether it does so after it."""
+        """Return two flags: whether a control token swallows whitespace before it, and after it."""
         if mark not in self._strips:
 
             def same(left: str, right: str) -> bool:

@@ -1,8 +1,8 @@
 """Media tokens: the tokens for images and sounds in prompts.
 
 Each file is decoded and cut into parts once, and cached by its content. In a rendered prompt, a mark stands
-for the file: its digest between two characters that occur in no text. So images and sounds pass through
-templates as text. When this text is tokenized, it is split at the marks.
+for the file: its digest between two copies of a character that no text contains. Images and sounds can
+therefore pass through templates as text. When this text is tokenized, it is split at the marks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CUT = 16
 """Maximum number of parts cached for the encoder, about 10 MB each."""
 
 Decode = Callable[[MediaFile, int], Pixels | Samples]
-"""Decodes a file. The number is the sample rate for sounds."""
+"""Function that decodes a file. The number is the sample rate for sounds."""
 
 
 def decoded(file: MediaFile, rate: int) -> Pixels | Samples:

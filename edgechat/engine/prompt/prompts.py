@@ -159,7 +159,7 @@ class Prompts:
         """Return a prompt that leaves out more than `dropped` turns, for a reply that has filled the context.
 
         The new prompt and the `generated` tokens take about 3/4 of the cells, and at most 7/8. Returns None
-        if no further turns can or may be left out, or if that would not be enough.
+        if the request forbids it, if no more turns can be left out, or if that would not be enough.
         """
         if request.overflow == "error":
             return None
@@ -197,7 +197,7 @@ class Prompts:
         added = self._sizes.overhead(request.think)
         fixed = added.prompt(messages) + self._sizes.tools(request.tools)
         if not exact:
-            # No token is empty, so a few bytes of text are sure to fit, and need not be tokenized.
+            # No token is empty, so short texts are sure to fit and need not be tokenized.
             most = [(msg.role, self._most(msg) + added.message * (1 + len(msg.calls))) for msg in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)
@@ -286,10 +286,10 @@ class Prompts:
         )
 
     def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:
-        """Return the positions up to `last` where an edit could start, which are the ends of messages.
+        """Return the positions up to `last` where an edit could start: the ends of messages.
 
-        They are recognized by control tokens. If there are none, an edit could start anywhere, but most
-        likely near the end.
+        Messages are told apart by control tokens. If there are none, an edit could start anywhere, but most
+        likely near `last`.
         """
         control = {token for token in set(tokens) if self._control(token)}
         marks = [at for at in range(1, last) if tokens[at] in control]
@@ -314,7 +314,7 @@ class Prompts:
         return index + common_prefix(draft.tokens[index:], rest)
 
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
-        """Return how a rendered chat ends, with and without the generation prompt; (None, '') if that varies.
+        """Return how rendered chats end, with and without the generation prompt, or (None, '') if it varies.
 
         Determined once, by rendering short chats: rendering a long chat may take longer than tokenizing it.
         """
@@ -345,7 +345,7 @@ class Prompts:
         return index + len(stable)
 
     def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
-        """Return the index of the last control token ending by character `limit`, and where its text starts.
+        """Return the index of the last control token that ends by character `limit`, and where it starts.
 
         Tokenizers split text at control tokens first, so the text from there on can be tokenized without the
         text before it. Returns (0, 0) if there is no such token.

@@ -37,7 +37,7 @@ _EFFORT = "reasoning_effort"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks that open and close thoughts in a model family, and that may surround its answers.
+    """A model family's marks: those that open and close thoughts, and those that may surround answers.
 
     They are searched for in the reply's text, in which control tokens appear as text.
     """

@@ -24,7 +24,7 @@ TIME_LIMIT = 3.0
 
 
 class Render(msgspec.Struct, frozen=True):
-    """A template, its variables, and the date for `strftime_now` (ISO; None means now)."""
+    """A template, its variables, and the date for `strftime_now` (in ISO format; None means now)."""
 
     template: str
     variables: dict[str, Any]

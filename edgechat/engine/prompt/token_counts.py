@@ -24,9 +24,9 @@ from edgechat.engine.types import (
 )
 
 LONGEST_PIECE = 512
-"""In bytes. No vocabulary has a longer token, so this gives a lower bound on token counts."""
+"""Maximum length of a token in any vocabulary, in bytes. This gives a lower bound on token counts."""
 _USUAL = 8
-"""In bytes. In nearly all texts, the average token is shorter than this."""
+"""Bytes per token: in nearly all texts, the average token is shorter than this."""
 _SLICE = 16_384
 """Number of characters to tokenize at once."""
 MOST_REMEMBERED = 16_384
@@ -41,9 +41,9 @@ class Overhead:
     """How many tokens a template adds."""
 
     alone: int
-    """Per prompt without a system prompt. Some templates then add a default one."""
+    """Tokens added to a prompt without a system prompt. Some templates then add a default one."""
     ruled: int
-    """Per prompt with a system prompt."""
+    """Tokens added to a prompt with a system prompt."""
     message: int
     keeps_thinking: bool
     """Whether prompts include thoughts from earlier turns."""
@@ -54,7 +54,7 @@ class Overhead:
 
 
 _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
-"""For templates that reject the messages used for probing. Most templates add less."""
+"""Overhead assumed for templates that reject the messages used for probing. Most templates add less."""
 
 
 class TokenEstimate:
@@ -165,7 +165,7 @@ class TokenEstimate:
 def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> int:
     """Return a lower bound on the number of tokens in `text` if that exceeds `cells`, otherwise 0.
 
-    If a text cannot fit, only its start is tokenized (by `tokens`), since tokenizing all of it may take
+    If the text cannot fit, only its start is tokenized (by `tokens`), since tokenizing all of it can take
     seconds.
     """
     size = n_bytes(text)

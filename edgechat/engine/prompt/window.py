@@ -50,7 +50,7 @@ class ContextWindow:
         return [*range(self.head), *(at for turn in turns for at in turn)]
 
     def narrower(self, by: int = 1) -> ContextWindow | None:
-        """Return a window that drops at least one more turn, to save `by` tokens; None if impossible."""
+        """Return a window that drops at least one more turn, to save `by` tokens, or None if impossible."""
         start = self.first + self.dropped
         if start >= self.current:
             return None
@@ -71,10 +71,11 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
 
     fixed: tokens in the prompt that belong to no message.
 
-    Turns are dropped when a reply takes the conversation over 3/4 of the cells, or a question over 7/8, until
-    it takes at most half. The caller checks whether that is enough: if the current turn and pinned messages
-    are themselves too long, `tokens` exceeds 7/8 and nothing more can be dropped. The first turn is pinned if
-    it takes at most a quarter together with the head. Raises ValueError for invalid sizes.
+    When a reply takes the conversation over 3/4 of the cells, or a question over 7/8, turns are dropped until
+    at most half of the cells are used. The caller checks whether that is enough: if the current turn and
+    pinned messages are themselves too long, `tokens` exceeds 7/8 and nothing more can be dropped. The first
+    turn is pinned if it and the head take at most a quarter of the cells. Raises ValueError for invalid
+    sizes.
     """
     if cells < 1 or not all(0 <= size <= MOST_TOKENS for size in (fixed, *(size for _, size in messages))):
         raise ValueError("the cells of a context are 1 or more, and sizes are numbers of tokens")

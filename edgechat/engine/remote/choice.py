@@ -17,11 +17,11 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, without_effec
 from edgechat.settings import Settings
 
 ASSUMED_CONTEXT = 8192
-"""In tokens; for servers that do not report their context."""
+"""Context assumed for servers that do not report one, in tokens."""
 
 
 def remote_plan(model: str, settings: Settings, request: PlanRequest = DEFAULT_REQUEST) -> LoadPlan | None:
-    """Return the plan for a model NAME/MODEL; None for a file, or if NAME is not a remote. Sends nothing.
+    """Return the plan for a model NAME/MODEL, or None for a file or if NAME is not a remote. Sends nothing.
 
     request: its context is assumed if the server does not report one; it defaults to the context in
     settings.toml, then to 8192. Raises OptionWithoutEffect.
@@ -62,7 +62,7 @@ def remote_engine(
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None] | None = None,
 ) -> RemoteEngine:
-    """Return an engine for a remote plan, not yet connected. Raises RemoteDenied if the server was removed.
+    """Return an unconnected engine for a remote plan. Raises RemoteDenied if the server was removed.
 
     If the plan has a program, the engine starts it, and ends it when idle.
     """

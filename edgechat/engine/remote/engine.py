@@ -1,6 +1,6 @@
 """Remote engine: a model on another server, used through chat completions over HTTP.
 
-`start` asks what kind of server it is and whether it has the model. Each request posts the whole
+`start` asks the server what kind it is and whether it has the model. Each request posts the whole
 conversation. The server has its own cache, so there is nothing to prewarm, save or inspect here.
 """
 
@@ -74,7 +74,7 @@ class RemoteHost(Protocol):
         """The server's log, if it is on this machine."""
 
     def log_tail(self, n_bytes: int) -> str:
-        """Return the end of the log as printable text; '' if there is no log."""
+        """Return the end of the log as printable text, or '' if there is no log."""
 
 
 class RunningHost:
@@ -126,8 +126,8 @@ class _Stop:
 class RemoteEngine(BaseEngine):
     """An `Engine` on another server.
 
-    If edgechat starts the server itself, the `RemoteHost` starts it on a loopback port in `open`. `close`
-    ends it, which happens when the engine is closed or the model is unloaded.
+    If edgechat runs the server itself, `RemoteHost.open` starts it on a loopback port. `RemoteHost.close`
+    ends it when the engine is closed or the model is unloaded.
     """
 
     def __init__(

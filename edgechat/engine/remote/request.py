@@ -56,7 +56,7 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
             f"LoRA adapters require a model on this machine, and {model.name} is on a server.",
             hint="Leave them out: use /lora off, or omit --lora.",
         )
-    if model.kind == "transformers":  # Transformers would ignore them and only log this
+    if model.kind == "transformers":  # Transformers would ignore such options and only log this
         _refuse_ignored(request, model)
     body: dict[str, Any] = {
         "model": model.id,
@@ -112,7 +112,7 @@ def _refuse_ignored(request: ChatRequest, model: HostedModel) -> None:
 
 
 def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...]]:
-    """Drop the older half of the turns that can be dropped; return how many, and the remaining messages.
+    """Drop the older half of the turns that can be dropped; return their number and the remaining messages.
 
     The system prompt, the first turn and the last turn are kept, as in `edgechat.engine.prompt.window`. Only
     the server knows how many tokens the turns have.

@@ -21,7 +21,7 @@ from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
 from edgechat.settings import RemoteServer
 
 START_SECONDS, SILENT_SECONDS = 3600.0, 600.0
-"""Maximum seconds until a program has started, and between log lines. It may need to download and compile."""
+"""Maximum seconds for a program to start, and between log lines. It may have to download and compile."""
 _POLL_SECONDS = 0.25
 _ASK_SECONDS = 5.0
 _SHOWN_LINES = 8

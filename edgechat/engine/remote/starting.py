@@ -26,7 +26,7 @@ _STAGES = (
 """Patterns in the logs of vLLM, SGLang, Transformers and llama-server, and what they mean."""
 _STAGE = re.compile("|".join(f"(?P<s{at}>{sign})" for at, (sign, _) in enumerate(_STAGES)))
 _SHARE = re.compile(r"\b(\d{1,3})%(?= Completed|\|)")
-"""A tqdm progress bar."""
+"""Percentage in a tqdm progress bar."""
 
 
 class Starting:
@@ -48,7 +48,7 @@ class Starting:
 
 
 def _stage(log: str) -> str:
-    """Return the latest stage that a log shows; '' if it shows none."""
+    """Return the latest stage that a log shows, or '' if it shows none."""
     told = list(_STAGE.finditer(log))
     if not told:
         return ""

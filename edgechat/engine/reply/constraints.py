@@ -53,7 +53,7 @@ class Constraint:
         self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one more token: see `_new_tokenizer`
 
     def mask(self, reply_tokens: Seq[int]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the tokens that may follow [n_vocab]. Ignores end tokens in `reply_tokens`."""
+        """Return a mask [n_vocab] of the tokens that may follow. Ignores end tokens in `reply_tokens`."""
         self._advance_to(reply_tokens)
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
@@ -109,7 +109,7 @@ class Constraints:
     def prepare(self) -> None:
         """Create the tokenizer that all constraints share. Does nothing without llguidance.
 
-        It holds the GIL for half of the time, up to 0.7 s, which blocks all other threads.
+        This holds the GIL for half of the time it takes, up to 0.7 s, which blocks all other threads.
         """
         if not _is_missing():
             wait([self._executor("grammars").submit(self._tokenizer)])  # errors recur with the first request
@@ -240,7 +240,7 @@ def grammar_error(why: str, grammar: str = "") -> SchemaError:
 
 
 def _tool_at(grammar: str, line: int) -> str:
-    """Return the tool to which a line of a grammar belongs; '' if there is none."""
+    """Return the name of the tool that a line of a grammar belongs to, or '' if there is none."""
     before = grammar.splitlines()[:line]
     marks = (text.removeprefix(TOOL_COMMENT) for text in reversed(before) if text.startswith(TOOL_COMMENT))
     return next(marks, "")

@@ -1,4 +1,4 @@
-"""Grammar of a reply: a thought if the model thinks, then the answer or calls that the request demands.
+"""Grammar of a reply: a thought if the model thinks, then the answer or calls that the request requires.
 
 Grammars are written in llguidance's dialect of Lark. Thoughts, and strings in JSON values, may contain
 anything. Every token of an answer follows its schema.
@@ -143,7 +143,7 @@ def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
 
 
 def literal(text: str, vocabulary: Vocabulary) -> str:
-    """Return the expression for `text`, in which control tokens are represented by their numbers."""
+    """Return the expression for `text`, with control tokens represented by their ids."""
     return " ".join(_rule_items(text, vocabulary))
 
 
@@ -202,7 +202,6 @@ class _CallRules:
         self._family = family
         self._vocabulary = vocabulary
         self.rules: list[str] = []
-        """The rules added so far."""
         if family.name == "gemma":
             self._add_gemma_rules()
 
@@ -336,7 +335,7 @@ class _CallRules:
         return _GEMMA_RULES.get(kind, "gemma_any")
 
     def _gemma_object(self, schema: dict[str, Any], rule: str, depth: int) -> str:
-        """Return an object's expression. Each key has one rule for coming first and one for coming later."""
+        """Return an object's expression. Each key has a rule for the first place and one for later places."""
         required = schema.get("required")
         required_keys = (
             set(required)

@@ -1,4 +1,4 @@
-"""Child process that tries out grammars: a hostile schema may take hours, or use up the memory or the stack.
+"""Child process that tries out grammars: a hostile schema may take hours, or exhaust the memory or the stack.
 
 llguidance limits most of its work, but not all of it: patterns that must match at the same time can keep it
 busy forever, and a long chain of references overflows the stack. If a grammar compiles here in time, the
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 TIME_LIMIT = 3.0
-"""In seconds per grammar. Most grammars take milliseconds."""
+"""Time limit for one grammar, in seconds. Most grammars take milliseconds."""
 MEMORY_LIMIT = 768 * 2**20
 """Memory limit for the process, in bytes. Normal grammars take 30 to 80 MB."""
 TOOL_COMMENT = "// of the tool "
@@ -57,7 +57,7 @@ class Tokens:
         self.special_token_ids: list[int] = []
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Never called: with edgechat's grammars, llguidance does not tokenize text."""
+        """Raise NotImplementedError: with edgechat's grammars, llguidance never tokenizes text."""
         raise NotImplementedError
 
 

@@ -11,7 +11,7 @@ from edgechat.engine.tool_calls.splitter import ArgumentsText, Ending, Item, Spl
 from edgechat.engine.types import ToolCall
 
 Piece = tuple[str, bool]
-"""Some text, and whether it is thinking."""
+"""A piece of text, and whether it is part of the thinking."""
 Shown = Piece | ToolCall | ArgumentsText
 
 

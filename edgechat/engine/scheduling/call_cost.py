@@ -23,18 +23,18 @@ _GROWTH = 4
 _LEAST_CHUNK = 4
 """Size of the smallest chunk computed alongside streams, and of the smallest used to learn the slope."""
 TILE = 64
-"""Number of rows from which flash attention on a CPU computes in tiles (llama.cpp's GGML_FA_TILE_Q).
+"""Minimum number of rows for which flash attention on a CPU uses tiles (llama.cpp's GGML_FA_TILE_Q).
 
 Deep in a cache, a call with 64 rows then takes a third of the time of a call with 63.
 """
 _STRETCH = 3
-"""How many times the limit a call may take to compute a tile, if that pays. Afterwards, streams are computed
+"""Maximum time for a call with a tile that pays, as a multiple of the limit. Afterwards, streams are computed
 alone until they have caught up.
 """
 _PAYS = 1.5
 """A tile pays if it computes this many times as many prompt tokens per second as a smaller chunk."""
 _FULL = 4 * TILE
-"""Chunk size from which prompts run at full speed: each thread then gets a whole number of tiles."""
+"""Minimum chunk size at which prompts run at full speed: each thread then gets a whole number of tiles."""
 _LEAST_LONE = 2 * TILE
 """Minimum chunk size without streams. Smaller chunks run at 0.9 of full speed, or 0.7 deep in a prompt."""
 
@@ -42,10 +42,10 @@ _LEAST_LONE = 2 * TILE
 class CallCost:
     """Two affine models of how long a call takes, in seconds: one for fewer rows than a tile, one for more.
 
-    With fewer rows, it takes a(streams) + slope * (prompt tokens). Each call reads the weights once, and each
-    row costs more when there are few rows, so a(streams) is recorded for each number of streams. From a tile
-    on, all rows cost the same: a(1) + slope * (rows - 1), with another slope. Every call is observed, so all
-    values track the depth of the cache.
+    With fewer rows, a call takes a(streams) + slope * (prompt tokens). Each call reads the weights once, and
+    each row costs more when there are few rows, so a(streams) is recorded for each number of streams. With a
+    tile or more, all rows cost the same: a(1) + slope * (rows - 1), with another slope. Every call is
+    observed, so all values track the depth of the cache.
     """
 
     def __init__(self) -> None:
@@ -53,19 +53,19 @@ class CallCost:
         self._few: float | None = None
         """The slope for fewer rows than a tile."""
         self._many: float | None = None
-        """The slope from a tile on."""
+        """The slope for a tile or more."""
         self._expected: float | None = None
         self._graph = 0.0
         self._size = self._before = 0
         self._largest = _FIRST_CHUNK // _GROWTH
         self._owed = 0.0
         self._late = 0.0
-        """Seconds by which calls took longer for streams than the limit, less what shorter calls made up."""
+        """Seconds by which calls with streams exceeded the limit, minus what shorter calls made up."""
 
     def expect(self, seconds: float, graph: float = 0.0) -> None:
         """Set the predicted seconds per prompt token, used to size the first interruptible call.
 
-        graph: extra seconds that a call takes if it has a different number of tokens from the previous one.
+        graph: extra seconds for a call whose number of tokens differs from the previous call's.
         """
         self._expected, self._graph = seconds, graph
 

@@ -58,13 +58,13 @@ class CachedChat:
 
     @property
     def spent(self) -> Slot | None:
-        """The slot, unless it has been reused since."""
+        """The slot, or None if it has been reused since."""
         return self.slot if self.slot is not None and self.slot.tip is self.tip else None
 
 
 @dataclass(slots=True, eq=False)
 class _Saving:
-    """A state to be written to disk."""
+    """A state that is being saved to disk."""
 
     chat: str
     cached: CachedChat
@@ -79,7 +79,6 @@ class _Saving:
 
     @property
     def is_written(self) -> bool:
-        """Whether the state was written successfully."""
         done = self.writing
         if done is None or not done.done() or done.cancelled() or done.exception() is not None:
             return False
@@ -223,7 +222,7 @@ class ChatCache:
     # Disk.
 
     def persist(self, chat: str | None) -> None:
-        """Save the state of a chat (None: every chat) to disk; `poll` returns Persisted once this is done."""
+        """Save a chat, or all chats if `chat` is None, to disk. When done, `poll` returns Persisted."""
         _LOG.info("prefix cache: %s", self._scheduler.cache.stats)
         chats = list(self._chats) if chat is None else [chat] if chat in self._chats else []
         for leaving in chats:

@@ -49,7 +49,7 @@ class MediaEncoding:
             return found
 
     def failure(self, key: Key) -> EdgechatError | None:
-        """Return and clear the error that prevented media from being encoded; None if there was no error."""
+        """Return and clear the error that prevented media from being encoded, or None if there was none."""
         with self._turns:
             return self._failed.pop(key, None)
 

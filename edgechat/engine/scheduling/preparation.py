@@ -31,7 +31,7 @@ class Job:
     request: ChatRequest
     future: Future[Any]
     then: Callable[[ChatRequest, Future[Any]], list[Event]]
-    """Continues the request in the engine's thread."""
+    """Function that continues the request in the engine's thread."""
     sequence: Sequence | None
     """None if the request does not have a sequence yet."""
     reads: str | None

@@ -20,7 +20,7 @@ from edgechat.engine.scheduling.call_cost import TILE, CallCost
 from edgechat.engine.scheduling.sequence import Sequence
 
 _HEADROOM = 32
-"""Number of free cells that each sequence must have left to grow before another one joins."""
+"""Number of cells that must be free for each running sequence to grow before another one joins."""
 _REPLY = 200
 """Expected number of tokens in a reply."""
 _WORTH_WAITING = 64
@@ -57,13 +57,13 @@ class Scheduler:
         """Whether a sequence's media have been encoded. Until then, the sequence waits."""
         self._prompts_turn = self._media_turn = False
         self._turns: list[AdapterSet] = []
-        """Adapter sets of the running sequences. It is the first set's turn."""
+        """Adapter sets of the running sequences. The first set has the current turn."""
         self._turn_left = TURN
         """Number of calls left in the current turn."""
         self._n_streams = 0
         """Number of running streams, including any that are not part of the next call."""
         self._crowded = False
-        """Whether the backend had no room for all running sequences. No more can join until one has ended."""
+        """Whether the backend ran out of room for running sequences. No more can join until one has ended."""
 
     @property
     def is_idle(self) -> bool:
@@ -72,7 +72,7 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """All sequences, with running sequences first."""
+        """All sequences, running ones first."""
         return [*self.running, *self.waiting]
 
     def find(self, request_id: str) -> Sequence | None:
@@ -147,7 +147,7 @@ class Scheduler:
         lone = self._can_interrupt()
         wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(self._n_streams, n_left)
         left = max(min(wanted, most), 1)
-        # Less than a tile would be slow by itself.
+        # A chunk smaller than a tile would be slow by itself.
         if 0 < n_left - left < TILE <= min(left + n_streams, most):
             left = n_left if n_left <= most else n_left - TILE
         planned: Planned = []
@@ -166,7 +166,7 @@ class Scheduler:
         return not self._n_streams and self._backend.interruption is not None and self.cost.may_interrupt
 
     def interruptible(self, planned: Planned) -> Interruption | None:
-        """Return the interruption to use while decoding a batch; None if it must not be interrupted."""
+        """Return the interruption to use while decoding a batch, or None if it must not be interrupted."""
         streams = any(sequence.n_pending == 1 for sequence, _ in planned)
         return self._backend.interruption if not streams and self._can_interrupt() else None
 
@@ -236,7 +236,7 @@ class Scheduler:
             sequence.n_cached = min(n, sequence.n_prompt)
 
     def _shifted(self, sequence: Sequence) -> tuple[Slot, int] | None:
-        """If the window has moved, try to shift cached cells, so that they need not be recomputed.
+        """Try to shift cached cells if the window has moved, so that they need not be recomputed.
 
         Returns the slot and its length, or None if nothing was shifted.
         """
@@ -342,7 +342,10 @@ class Scheduler:
         self.cache.extend(slot, drafted[:n_accepted])
 
     def interrupted(self, planned: Planned, n_kept: Seq[int | None]) -> None:
-        """Record how many tokens of each part an interrupted call cached; None if the slot is now invalid."""
+        """Record how many tokens of each part an interrupted call cached.
+
+        n_kept: None for a part whose slot is now invalid.
+        """
         for (sequence, part), n in zip(planned, n_kept, strict=True):
             slot = sequence.slot
             assert slot is not None
@@ -374,7 +377,7 @@ class Scheduler:
         self.cells = min(self.cells, self.cache.cells_used + needed) - 1
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take a sequence's slot away and put the sequence back in the queue. This only costs it time."""
+        """Release a sequence's slot and put the sequence back in the queue. The sequence only loses time."""
         self.running.remove(sequence)
         assert sequence.slot is not None
         if not sequence.in_background:  # a prewarmed chat's cells stay, since its next turn may need them
@@ -413,10 +416,10 @@ class Scheduler:
 def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[int, int], ...]:
     """Return where to take checkpoints in a prompt computed from `start` on, as (first, latest) positions.
 
-    One checkpoint is always at the last boundary. There are as few others as possible: after an edit at
-    any boundary, the tokens between the preceding checkpoint and the boundary must number at most a quarter
-    of those that are recomputed anyway, or cost no more than a call. Because each checkpoint may be taken
-    anywhere in a range, short calls need not end exactly at boundaries.
+    One checkpoint is always at the last boundary, and there are as few others as possible. After an edit at
+    any boundary, the tokens between the preceding checkpoint and the boundary are recomputed along with the
+    tokens after it. The former must be at most a quarter as many, or cost no more than a call. Each
+    checkpoint can be taken anywhere in a range, so short calls need not end exactly at boundaries.
     """
     ahead = [at for at in boundaries if at > start]
     chosen, covered = [(at, at) for at in ahead[-1:]], 0

@@ -20,7 +20,7 @@ class Draft:
     confidence: list[int] = field(default_factory=list)
     """Confidence class of each token (see `speculative/estimates.py`)."""
     distributions: list[Distribution] | None = None
-    """Distributions the tokens were drawn from; None if they are guesses at the target's choices."""
+    """Distributions the tokens were drawn from, or None if the tokens are guesses at the target's choices."""
 
     def cut(self, length: int) -> None:
         """Keep only the first `length` tokens."""
@@ -138,7 +138,7 @@ class Sequence:
 
     @property
     def n_candidates(self) -> int:
-        """How many of the highest logits are needed for sampling; 0 for all."""
+        """How many of the highest logits are needed for sampling; 0 means all."""
         return 0 if self.request.logprobs is not None else self.sampler.n_candidates
 
     @property

@@ -1,16 +1,18 @@
 """Draft controller: picks the draft lengths that maximize expected speed, and learns from each step.
 
 A step with k drafted tokens yields 1 + a1 + a1 a2 + ... tokens, where a1, a2 ... are acceptance
-probabilities, and takes C(streams + k) plus the drafting time. Each length is rated by the tokens it yields
-minus the tokens that the same time would yield at the current pace, which maximizes a ratio of sums
-(Dinkelbach 1967, "On Nonlinear Fractional Programming"). All costs are in units of C(1).
+probabilities, and takes C(streams + k), the time of the call, plus the drafting time. The value of a length
+is the tokens it yields minus the tokens that the same time would yield at the current pace. Choosing the
+highest value maximizes a ratio of sums (Dinkelbach 1967, "On Nonlinear Fractional Programming"). All costs
+are in units of C(1).
 
 A loss budget, called the purse, bounds the slowdown. Steps that lose time draw from it, steps that gain time
 refill it up to a limit, and every step adds half a percent. While it is empty, nothing is drafted. Wrong
 estimates therefore cost at most a few tokens and half a percent, no matter how the draft and the machine
 behave. A single reply must not use up what other replies have gained, so each reply has its own limit for
-each source. Prefill of the draft model has a separate budget. It is done if the rest of the reply is likely
-to gain 1.5 times its cost; otherwise it is paid from a fund of a few tokens and a quarter of a percent.
+each source. Prefill of the draft model has a separate budget. If the rest of the reply is likely to gain 1.5
+times the cost, prefill may proceed; otherwise it must be paid from a fund of a few tokens, to which each step
+adds a quarter of a percent.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
 _PROBE = 3.0  # minimum purse for an exploring step
-_FIRST_LOSS, _LOSS = 2.0, 0.01  # maximum loss from one source in a reply: initially, and for each token
+_FIRST_LOSS, _LOSS = 2.0, 0.01  # maximum loss from one source in a reply: at first, and more per token
 _MARGIN = 0.02  # minimum gain from drafting, as a fraction of a plain step
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
 """Number of steps from one exploring step to the next. The second value applies when the purse is full."""
 SURE_OF_GAIN = 1.5  # minimum ratio of expected gain to cost for prefill of the draft model
 _FUND, _FUNDING = 12.0, 0.0025  # a fund for prefill that may not pay off: its size, and what each step adds
-_REFERENCE = 64  # number of steps with drafts after which a plain step is due as a reference
+_REFERENCE = 64  # number of drafting steps after which a plain step is taken as a reference
 _PACE = 0.97
 _FADE_EVERY = 256
 _FADE = 0.9
@@ -173,7 +175,7 @@ class Controller:
         return any(value - price * n > now for n, value in enumerate(values[len(chances) + 1 :], 1))
 
     def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
-        """Return whether to add a token before it is drawn. The last of `chances` is its probability."""
+        """Return whether to add a token that is yet to be drawn. The last of `chances` is its probability."""
         ahead = self.prospects(source, len(chances))
         values = self._values([*chances, *ahead][:longest], n_beside)
         before, price = values[len(chances) - 1], self._price(source)
@@ -249,7 +251,7 @@ class Controller:
         return spent - plain
 
     def observe_undecided(self, n_streams: int, seconds: float) -> None:
-        """Learn from a plain step in which nothing was decided about drafts."""
+        """Learn from a plain step in which the decision about drafts was skipped."""
         self._streams = n_streams
         self.observe(n_streams, n_streams, seconds, deciding=self._decision_cost * self.cost.level)
 

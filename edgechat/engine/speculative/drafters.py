@@ -1,4 +1,4 @@
-"""Drafters, which draft with a small model, the target's own draft head, or n-grams from the conversation."""
+"""Drafters: a small model, the target's own draft head, and n-grams from the conversation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DraftRequest:
     draft: Draft
     most: int
     is_worth_adding: Callable[[Sequence[int]], bool]
-    """Whether the last of these tokens is worth verifying, given the confidence classes of all of them."""
+    """Whether the last of several tokens with these confidence classes is worth verifying."""
     is_worth_drafting: Callable[[Sequence[int]], bool]
     """Whether to draft another token after tokens with these confidence classes."""
 
@@ -86,7 +86,7 @@ class RoundDrafter(ABC):
     def _draft_token(self, request: DraftRequest, row: Logits) -> bool:
         """Sample the next token of a draft from its logits, the way the target would.
 
-        Returns False if this is not worthwhile. That is decided by confidence before a token is drawn, since
+        Returns False if this is not worthwhile. The confidence decides this before a token is drawn, since
         discarding drawn tokens would change the distribution.
         """
         sampler, draft = request.stream.sampler, request.draft
@@ -113,7 +113,7 @@ class RoundDrafter(ABC):
 
 
 def _confidence(row: Logits) -> float:
-    """Return the probability of the most likely token among the ten most likely ones."""
+    """Return the most likely token's probability, normalized over the ten most likely tokens."""
     highest = row[top_ids(row, _TOP_TOKENS)].astype(np.float64)
     return float(1 / np.exp(highest - highest[0]).sum())
 
@@ -216,7 +216,7 @@ class ModelDrafter(RoundDrafter):
         return BatchPart(state.slot.id, start, unread or request.draft.tokens[-1:], 1)
 
     def _state_of(self, stream: Stream) -> _StreamState | None:
-        """Return a stream's state after truncating its cache to its tokens; None if no slot is free."""
+        """Return a stream's state, its cache truncated to match its tokens, or None if no slot is free."""
         state = self._states.get(stream)
         if state is None:
             if not self.cache.has_free_slot:
@@ -273,7 +273,7 @@ def load_draft(
     except EdgechatError as error:
         return None, f"The draft model {plan.model_name} is not used. {error.message}"
     problem = target.vocabulary.misfit(backend.vocabulary)
-    # It computes one token per call, so undoing a draft may mean going back several calls.
+    # The draft model computes one token per call, so undoing a draft may mean going back several calls.
     if not problem and (not backend.rolls_back or backend.capabilities.recomputes):
         problem = "its state cannot undo a rejected draft"
     if not problem and backend.context < target.context:
@@ -309,7 +309,7 @@ class HeadDrafter(RoundDrafter):
         return min(seconds)
 
     def is_ready(self, stream: Stream) -> bool:
-        """Return whether the head has received all of a stream's tokens but the last, so it can draft."""
+        """Return whether the head can draft: it must have received all of a stream's tokens but the last."""
         return stream.slot is not None and self._head.can_draft(stream.slot.id, len(stream.tokens) - 1)
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
@@ -360,7 +360,7 @@ class NgramDrafter:
         return tokens, raw
 
     def _match(self, tokens: array[int], raw: bytearray, size: int) -> tuple[int, int] | None:
-        """Return the end and length of the longest match at recent occurrences of the last `size` tokens."""
+        """Return the end and length of the longest match among recent copies of the last `size` tokens."""
         width = tokens.itemsize
         pattern = raw[-size * width :]
         if len(tokens) <= size:

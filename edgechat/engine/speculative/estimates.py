@@ -8,7 +8,7 @@ become uncertain, and are then tried again.
 C(n) is the cost of a decode call with n rows: one for each stream and one for each drafted token. The curve
 is jagged (kernels change at 4 and 8 rows), depends on the quantization and is nearly flat on a GPU. Decisions
 depend on its shape, C(n) / C(1), which stays the same when the machine gets faster or slower. Level and shape
-are therefore two unknowns, but each step only reveals the sum of their logarithms. A Kalman filter (Kalman
+are therefore two unknowns, but each step reveals only the sum of their logarithms. A Kalman filter (Kalman
 1960) estimates which of the two caused an unexpected result. Before anything has been observed, the shape is
 modeled as a Brownian motion in log n around the prediction from the planner's kernel probe, so that observing
 one n also provides information about its neighbors.
@@ -131,7 +131,7 @@ LARGEST = 32
 _NOISE = 0.08  # for the measured time of a step
 _DRIFT = 0.04  # for the level, per step
 _CHANGE = 0.002  # for the shape, per step, since the cache grows
-_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # for the first guess: C(e n) / C(n), and each n alone
+_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # for the first guess: of C(e n) / C(n), and of each C(n) alone
 _REMEMBERED = 0.05  # for a shape learned in another session
 _UNKNOWN_LEVEL = 10.0
 _OUTLIER = 4.0  # standard deviations beyond which a surprise is attributed to the level (a busy machine)
@@ -180,7 +180,7 @@ class StepCost:
 
     @property
     def level(self) -> float:
-        """Current time per step with one row, in seconds; 0 before the first step."""
+        """Seconds that a step with one row currently takes; 0 before the first step."""
         return self._filter.level
 
     @property
@@ -196,7 +196,7 @@ class StepCost:
         self._filter = self._filters.get(self._depth, self._filter)
 
     def at_depth(self, tokens: float) -> None:
-        """Set the number of tokens in the cache during the next steps."""
+        """Set the number of tokens in the cache for the next steps."""
         depth = max(0, math.ceil(math.log2(max(tokens, 1) / _FIRST_DEPTH)))
         depth = min(depth, _DEPTHS - 1)
         if depth == self._depth:

@@ -63,7 +63,7 @@ class _Step:
 
 
 class Speculation:
-    """The drafters of an engine and how each step uses them."""
+    """An engine's drafters, and the way each step uses them."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Speculation:
     def draft(self, planned: Planned) -> Planned:
         """Append drafts to the streams in a batch where that pays off.
 
-        Batches that contain prompts get no drafts, since these calls already take long enough.
+        Batches that contain prompts get no drafts, since such calls already take long enough.
         """
         self._step = None
         too_many = len(planned) > 1 and self._backend.rolls_back_alone
@@ -165,7 +165,7 @@ class Speculation:
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
-        """Return whether a part is the next token of a reply, with no more checkpoints to take."""
+        """Return whether a part is a reply's next token and no checkpoint remains to be taken."""
         return part.n_logits == 1 and len(part.tokens) == 1 and not stream.checkpoints
 
     def _max_drafted(self, planned: Planned) -> int:
@@ -231,7 +231,8 @@ class Speculation:
         offers: list[DraftOffer] = []
         if ngram is not None:
             offers.append(DraftOffer("ngram", self.controller.chances(ngram.confidence, "ngram")))
-        may = limit > 0 and not stream.media and self._may_draft("model", stream)  # it cannot see images
+        # The draft model cannot see images.
+        may = limit > 0 and not stream.media and self._may_draft("model", stream)
         if self._model is not None and may and self._is_ready(self._model, stream):
             offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
         head = self._head
@@ -251,7 +252,7 @@ class Speculation:
         return LONGEST_DRAFT[source]
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
-        """Return whether the draft model has read the stream. If not, let it read more where worthwhile."""
+        """Return whether the draft model has read the stream. If not, let it read more if worthwhile."""
         if len(stream.tokens) + LONGEST_DRAFT["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
@@ -330,7 +331,6 @@ class Speculation:
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens), part.n_candidates)
 
     def _drop(self, drafter: RoundDrafter, error: Exception) -> None:
-        """Stop using a drafter that has failed."""
         if drafter is self._model:
             _LOG.warning("the draft model is no longer used: %s", error)
             self.close()
@@ -345,7 +345,7 @@ class Speculation:
 
     @property
     def why_off(self) -> str:
-        """Why the drafters cannot be used; '' if they can, or if there are none."""
+        """Why the drafters cannot be used, or '' if they can or if there are none."""
         if self._backend.rolls_back or not self._has_drafter:
             return ""
         return "Drafting is not possible: the model cannot undo a rejected draft."
@@ -388,7 +388,7 @@ class Speculation:
             stream.tally.plain_seconds += plain / step.n_streams
 
     def _share(self, taken: float, step: _Step) -> None:
-        """Record each stream's net gain from its draft, less its share of the total drafting cost."""
+        """Record what each stream gained from its draft, less its share of the total drafting cost."""
         worth = self.controller.cost.ratio(step.n_streams) / step.n_streams
         n_drafted = sum(max(one.n_drafted, 1) for one in step.attempts)
         for one in step.attempts:
@@ -396,7 +396,7 @@ class Speculation:
             won[one.source] = won.get(one.source, 0.0) + worth * one.n_stood - share
 
     def gave_up(self) -> None:
-        """Forget a step that did not fit. It is planned again, and drafting is paused for a few steps."""
+        """Forget a step that did not fit and will be planned again. Pause drafting for a few steps."""
         self._step = None
         self._to_skip = max(self._to_skip, 16.0)
 
@@ -430,8 +430,8 @@ def verify(
     rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted token. reply_tokens: the
     tokens of the reply, if it must follow a grammar. Each token is chosen given all tokens before it, so
     penalties take drafted tokens into account and grammars continue from them. Drafted tokens that were drawn
-    from a distribution undergo rejection sampling. Guesses are accepted if the sampler chooses the same
-    token. Raises DecodeFailed or SchemaError.
+    from a distribution undergo rejection sampling. Other drafted tokens are guesses, accepted if the
+    sampler chooses the same token. Raises DecodeFailed or SchemaError.
     """
     window = max(sampler.sampling.penalty_window, 0)
     recent, so_far = list(tokens[-window:]) if window else [], list(reply_tokens)

@@ -12,8 +12,8 @@ r"""Call formats: what each model family's calls look like, how to parse them, a
     generic   all others                        as hermes; a system message describes tools and format
 
 A model's chat template shows which format it uses. Some models forget the marks (Qwen2.5-Coder always does).
-They write JSON in a fenced code block, at the beginning of an answer, or after another family's mark. That is
-a call if it names one of the request's tools and arguments follow.
+They write JSON in a fenced code block, at the beginning of an answer, or after another family's mark. Such
+JSON is a call if it names one of the request's tools and arguments follow.
 
 Calls are untrusted text of bounded size. `parse_x` reads a complete call, `parse_x_head` the beginning of a
 call with incomplete arguments. They take the call's header and body and the types of the tools' parameters,
@@ -33,7 +33,7 @@ import msgspec
 from edgechat.engine.tool_calls.scan import Kinds, is_shallow
 
 QUOTE = '<|"|>'
-"""Encloses strings in Gemma 4's calls."""
+"""The mark around strings in Gemma 4's calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class ParsedCall:
     name: str
     arguments: str
     id: str = ""
-    """'' if the model did not write an id."""
+    """The id that the model wrote, or '' if it wrote none."""
 
 
 _OBJECT = r'\s*(?=\{\s*["}])'  # comes before anything that looks like a JSON object
 _NAMED = re.compile(
     r'\s*\{\s*(?:\{\s*)?"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
 )
-_DOUBLED = re.compile(r"\{\s*\{")  # some templates show calls like this, and models copy it
+_DOUBLED = re.compile(r"\{\s*\{")  # some templates show calls like this, and models copy them
 
 
 def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
@@ -111,7 +111,7 @@ def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | 
 
 
 def _object(text: str) -> str:
-    """Return the text of a JSON object, which may be inside a JSON string; '' if it is not an object."""
+    """Return the text of a JSON object, unwrapped from a JSON string if necessary, or '' if there is none."""
     text = text.strip()
     if text in ("null", '""'):  # from models that call a tool without arguments
         return "{}"
@@ -130,7 +130,7 @@ def _object(text: str) -> str:
 
 
 def _id(model_id: object) -> str:
-    """Return the id that a model wrote, if Mistral's templates accept it."""
+    """Return the id that a model wrote, or '' if Mistral's templates would not accept it."""
     text = model_id if isinstance(model_id, str) else ""
     return text if len(text) == 9 and text.isascii() and text.isalnum() else ""
 
@@ -250,9 +250,9 @@ class Format:
     first: tuple[str, ...] = ()
     """Text that starts a call only at the start of an answer. It is also part of the header or body."""
     header_end: str = ""
-    """Text that ends the header; '' if there is no header."""
+    """Text that ends the header, or '' if there is no header."""
     body_end: str = ""
-    """Pattern that ends the body; '' if the body is a JSON object, which shows where it ends."""
+    """Pattern that ends the body, or '' for a JSON object, whose end needs no mark."""
     between: str = _SPACE
     """Characters that may come before or after a body."""
     close: str = ""
@@ -266,7 +266,7 @@ class Format:
     inside: tuple[str, ...] = ()
     """Other marks that occur inside headers and bodies."""
     unless: str = ""
-    """A template that contains this text does not belong to the family. Not used if ''."""
+    """A template that contains this text does not belong to the family; '' excludes no template."""
     several: bool = False
     """Whether several bodies may follow one another."""
     single: bool = False

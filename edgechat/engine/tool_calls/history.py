@@ -99,12 +99,12 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """For each cut-off call without a result, add a result saying that it was cut off."""
+    """Return messages with a result for each cut-off call that has none, saying that it was cut off."""
     if not any(message.calls for message in messages):
         return messages
     result: list[Message] = []
     waiting: list[Message] = []
-    """Results to add unless actual results follow."""
+    """Results to add unless real results follow."""
     for message in messages:
         if message.role == "tool":
             waiting = [due for due in waiting if due.call_id != message.call_id]

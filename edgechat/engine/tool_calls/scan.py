@@ -12,7 +12,7 @@ LONGEST_END = 64
 
 
 Kinds = Mapping[str, Mapping[str, frozenset[str]]]
-"""The JSON types of each tool's parameters. Empty for a parameter if the schema does not name any."""
+"""The JSON types of each tool's parameters: an empty set where the schema names none."""
 
 
 class JsonScan:
@@ -23,15 +23,15 @@ class JsonScan:
 
     def __init__(self) -> None:
         self.n_valid = 0
-        """After a ValueError: how many characters at the start of the last piece are valid."""
+        """After a ValueError, how many characters at the start of the last piece were valid."""
         self._depth = 0
         self._in_string = False
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """Return where the body ends in this piece; None if it continues. Raises ValueError if not JSON.
+        """Return where the body ends in this piece, or None if it continues.
 
-        Brackets are only counted, not matched: the parser checks the rest.
+        Raises ValueError if it is not JSON. Brackets are counted but not matched; the parser checks the rest.
         """
         at = 0
         while at < len(text):
@@ -72,7 +72,7 @@ class JsonScan:
 
 
 class EndScan:
-    """Scans for the end of a body, which is a match for a pattern, at most `LONGEST_END` characters long."""
+    """Scans for the end of a body: a match for a pattern, at most `LONGEST_END` characters long."""
 
     def __init__(self, end: str) -> None:
         self.n_valid = 0
@@ -80,7 +80,7 @@ class EndScan:
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
-        """Return where the text after the body starts in this piece; None if the body continues."""
+        """Return where the text after the body starts in this piece, or None if the body continues."""
         seen = self._tail + text
         match = self._end.search(seen)
         if match is not None:

@@ -48,7 +48,7 @@ class Splitter:
 
     Text that may be the start of a mark is held back until it is clear whether it is one. If something turns
     out not to be a call, all of it becomes text again, and is not searched for other calls. A call is
-    announced when its arguments start, and stays a call after that.
+    announced when its arguments start, and cannot become text again after that.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Splitter:
         """kinds: the available tools, with the JSON types of their parameters.
 
         forced: whether the answer consists of calls only, so that the rest of a cut-off call is not text.
-        marked: whether a grammar ensures that calls have marks. most: how many calls there may be before the
+        marked: whether a grammar ensures that calls have marks. most: the number of calls after which the
         reply ends.
         """
         self._family = family
@@ -85,7 +85,7 @@ class Splitter:
         self._in_fence = False
         """Whether the next text is in a fenced code block that is not a call."""
         self._raw: StringIO | None = None
-        """Text of the current call with its mark. Emptied when the call is announced; None outside calls."""
+        """The current call's text, including its mark; empty once it is announced. None outside calls."""
         self._step = self._in_gap
         """The method that handles the next part of the call."""
         self._length = 0
@@ -93,11 +93,9 @@ class Splitter:
         self._body: list[str] = []
         self._scan: JsonScan | EndScan = JsonScan()
         self._announced = False
-        """Whether the current call has been announced."""
         self._arguments: JsonScan | None = None
         """Searches for the end of the current call's arguments. None once it has been found."""
         self._ids: set[str] = set()
-        """The ids of the calls so far."""
 
     @property
     def skip(self) -> tuple[str, ...]:
@@ -120,7 +118,7 @@ class Splitter:
         return len(self._buffer) + (0 if self._raw is None else self._raw.tell())
 
     def feed(self, text: str) -> list[Item]:
-        """Add text; return the items that are now certain."""
+        """Add text and return the items that are now certain."""
         self._buffer += text
         return self._drain(final=False)
 
@@ -189,7 +187,7 @@ class Splitter:
         return [before, endings[mark]] if before else [endings[mark]]
 
     def _find_unmarked(self, before: int, *, final: bool) -> list[Item] | None:
-        """Start a possible call without marks, if one starts before this character (-1: anywhere)."""
+        """Start a possible call without marks if one begins before index `before`; -1 means anywhere."""
         if self._needs_marks:
             return None
         if self._at_start and (bare := _BARE.match(self._buffer)) is not None:
@@ -206,7 +204,7 @@ class Splitter:
         return self._take_text(fence.end() - 1)
 
     def _begin_call(self, at: int, end: int, call_format: Format) -> list[Item]:
-        """Start a call whose mark is at buffer[at:end]; return the text before it."""
+        """Start a call whose mark is at buffer[at:end], and return the text before it."""
         text = self._buffer[:at].rstrip(_SPACE)
         raw, self._buffer = self._buffer[len(text) : end], self._buffer[end:]
         self._enter_call(raw, call_format)
@@ -273,7 +271,7 @@ class Splitter:
         return items if end is None else items + self._finish_call()
 
     def _extend_body(self, piece: str) -> list[Item]:
-        """Add a piece to the body; return the items that are now certain."""
+        """Add a piece to the body and return the items that are now certain."""
         self._body.append(piece)
         self._length += len(piece)
         if self._announced:
@@ -292,12 +290,12 @@ class Splitter:
         return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._reject_call()
 
     def _announce(self) -> list[Item]:
-        """Return the current call and its arguments so far; [] if the arguments have not started."""
+        """Return the current call and its arguments so far, or [] if the arguments have not started."""
         head = self._format.head("".join(self._header), "".join(self._body), self._kinds)
         if head is None or head.name not in self._kinds:
             return []
         self._announced, self._arguments = True, JsonScan()
-        self._raw = StringIO()  # it can no longer be text
+        self._raw = StringIO()  # the call can no longer become text
         return [self._call(head.name, head.id), *self._arguments_text(head.arguments)]
 
     def _call(self, name: str, model_id: str) -> ToolCall:

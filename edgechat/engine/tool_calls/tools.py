@@ -95,7 +95,7 @@ def constrained_tools(request: ChatRequest) -> tuple[Tool, ...]:
 
 
 def unenforceable(tools: Sequence[Tool]) -> list[str]:
-    """Return the parts of the tools' schemas that a grammar cannot enforce, in the form NAME: PLACE."""
+    """Return the parts of the tools' schemas that a grammar cannot enforce, each as 'TOOL: PLACE'."""
     return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
 
 
@@ -110,7 +110,7 @@ def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in `text`; None if it is not an object or cannot be sent to other processes."""
+    """Return the JSON object in `text`, or None if it is not one or cannot be sent to other processes."""
     try:
         value = msgspec.json.decode(text) if is_shallow(text) else None
         msgspec.msgpack.encode(value)  # rejects numbers that cannot be sent to other processes
@@ -120,11 +120,11 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 _NOTHING = ("", "null", '""')
-"""What models and clients write if there are no arguments."""
+"""What models and clients write when a call has no arguments."""
 
 
 def arguments_in(text: str) -> dict[str, Any]:
-    """Return an earlier call's arguments. Invalid or unfinished JSON becomes text in an object."""
+    """Return an earlier call's arguments. Invalid or unfinished JSON is wrapped in an object, as text."""
     if text.strip() in _NOTHING:
         return {}
     found = object_in(text)
@@ -153,7 +153,7 @@ def template_tool(tool: Tool) -> dict[str, Any]:
 
 
 def kinds_of(tools: Sequence[Tool]) -> Kinds:
-    """Return the JSON types of each tool's parameters; empty for a parameter if the schema names none."""
+    """Return the JSON types of each tool's parameters: an empty set where the schema names none."""
     kinds = {}
     for tool in tools:
         properties = parameters_of(tool).get("properties", {})

@@ -73,7 +73,7 @@ class WorkerConnection:
         self._servers: tuple[str, ...] = ()
         self._cancelled: set[str] = set()
         self.log = log
-        """Log file for the process's stderr; None if no log could be created."""
+        """Log file for the process's stderr, or None if no log could be created."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, _EventQueue] = {}
@@ -157,7 +157,7 @@ class WorkerConnection:
     @contextlib.contextmanager
     def _events(self, request_id: str, command: messages.Command) -> Iterator[_EventQueue]:
         """Send a request and yield its event queue. Leaving the context early cancels the request."""
-        self.send(command)  # sent first, since a request that is too long need not be cancelled
+        self.send(command)  # first, since a request that is too long to send need not be cancelled
         events = self._streams[request_id] = _EventQueue()
         if not self.alive:
             events.put_nowait(None)
@@ -170,7 +170,7 @@ class WorkerConnection:
                 self.send(Cancel(request_id))
 
     async def persist(self, chat: str | None, seconds: float) -> None:
-        """Save a chat's state (None: every chat's) to disk, waiting up to `seconds`."""
+        """Save a chat's state to disk, waiting up to `seconds`; None saves every chat's."""
         persisted = self._persisted.setdefault(chat, asyncio.Event())
         self.send(messages.Persist(chat))
         with contextlib.suppress(TimeoutError):
@@ -314,7 +314,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _new_log(folder: Path) -> Path:
-    """Return the path for a new log after deleting the oldest logs."""
+    """Delete the oldest logs and return the path for a new one."""
     for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
         writer = old.stem.rsplit("-", 1)[-1]
         # Keep logs that are in use: another app's worker may still be writing to them.
@@ -326,7 +326,7 @@ def _new_log(folder: Path) -> Path:
 
 
 def tail(log: Path | None, n_bytes: int = _LOG_TAIL) -> str:
-    """Return the end of a log, printable characters only; '' if there is no log or it cannot be read."""
+    """Return the end of a log as printable text, or '' if there is no log or it cannot be read."""
     if log is None:
         return ""
     try:

@@ -33,7 +33,7 @@ from edgechat.planner.plan import LoadPlan
 if TYPE_CHECKING:
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
-_BATCH = 512  # maximum tokens if a call has several texts, because it cannot be interrupted
+_BATCH = 512  # maximum tokens in a call with several texts, which cannot be interrupted
 _LARGEST = 48 << 20  # maximum size of an answer in bytes, because it must fit into one message
 _CUT = 16  # characters kept per token when a text is truncated; nearly all tokens are shorter
 _NO_DRAFTS = "It is an embedding model."
@@ -232,12 +232,12 @@ class PairPrompt:
     """Tokenizes pairs of a query and a document."""
 
     def __init__(self, vocabulary: PairVocabulary, template: str | None) -> None:
-        """template: read from the model's file, with '{query}' and '{document}' as placeholders."""
+        """template: the one in the model's file, with '{query}' and '{document}' as placeholders."""
         self._vocabulary, self._template = vocabulary, template
         self._control = ControlTokens(vocabulary)
 
     def check(self) -> None:
-        """Raise LoadFailed if nothing separates query and document, as scores would be meaningless."""
+        """Raise LoadFailed if nothing separates query and document, which would make scores meaningless."""
         if self._template is None and not self._vocabulary.around_pair()[1]:
             raise LoadFailed(
                 "The model's file has neither a template for reranking nor a token between two texts.",

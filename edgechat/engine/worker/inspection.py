@@ -28,8 +28,6 @@ _CLOSING = 3  # the token that closes a message is one of this many tokens after
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """A chat's pinned tokens."""
-
     first: tuple[Message, ...]
     """Messages that can be pinned."""
     length: int
@@ -60,7 +58,7 @@ class Inspector:
         self._pinned: dict[str, _Pinned] = {}
 
     def inspect(self, chat: str | None = None) -> snapshot.Snapshot:
-        """Return a snapshot that shows the cache of `chat` (None: the most recently answered chat)."""
+        """Return a snapshot that shows a chat's cache, by default the most recently answered chat's."""
         engine = self._engine
         draft = engine.speculation.draft_cache
         return snapshot.Snapshot(
@@ -112,7 +110,7 @@ class Inspector:
         return ends
 
     def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
-        """Return the number of pinned tokens in a chat's slot. Slots are searched once per chat."""
+        """Return the number of pinned tokens in a chat's slot, which is usually searched only once."""
         assert slot.chat is not None
         pinned = self._pinned.get(slot.chat)
         first = first_turn(request.messages)
@@ -183,7 +181,7 @@ def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary, cells: int) -> int:
     """Return the number of tokens in a slot that stay when the window moves; see `window_of`.
 
-    They are found by their text. This can fail, for example because a template moves the system prompt.
+    They are found by their text, which can fail, for example if a template moves the system prompt.
     """
     first = first_turn(messages)
     end = _end_of(slot, first, vocabulary)
@@ -217,7 +215,6 @@ def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -
 
 
 def _tokens(slot: Slot, stop: int) -> Iterator[int]:
-    """Yield the first `stop` tokens in a slot."""
     every = (token for node in slot.path for token in node.tokens)
     return itertools.islice(every, stop)
 

@@ -26,7 +26,7 @@ _TOLERANCE, _TOLERATED = 0.02, 32 * 2**20
 
 
 class LoadReport:
-    """Learns from one load of a model."""
+    """Learns from one load of a model and from the requests it serves."""
 
     def __init__(self, plan: LoadPlan, save: Callable[[], None] = lambda: None) -> None:
         """save: called at the end of each request to save other estimates."""
@@ -49,8 +49,8 @@ class LoadReport:
     ) -> tuple[Difference, ...]:
         """Compare allocated buffers with the plan, and record how much other memory the process uses.
 
-        touched: how many bytes of its buffers the process has written to; 0 if unknown. anonymous: how many
-        bytes of its memory are not mapped from files; None if unknown.
+        touched: how many bytes of its buffers the process has written to, or 0 if unknown. anonymous: how
+        many bytes of its memory are not mapped from files, or None if unknown.
         """
         if self._plan.where is not None and anonymous is not None and touched:
             program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
@@ -101,7 +101,7 @@ class LoadReport:
             prefill = computed / timings.prompt_tps / expected
         if usage.completion_tokens >= _REPLY and timings.decode_tps > 0:
             at = usage.prompt_tokens + usage.completion_tokens / 2
-            faster = finished.speculation.speedup if finished.speculation else 1.0  # than planned
+            faster = finished.speculation.speedup if finished.speculation else 1.0  # than plain decoding
             decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(at)
         depth = usage.cached_tokens + (computed + usage.completion_tokens) // 2
         turn = ChatUse(computed, usage.completion_tokens, depth, beside)
@@ -114,7 +114,7 @@ class LoadReport:
 
 
 def anonymous_memory() -> int | None:
-    """Return how much of this process's memory, in bytes, is not mapped from files; None if not on Linux."""
+    """Return how many bytes of this process's memory are not mapped from files, or None if not on Linux."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -124,7 +124,7 @@ def anonymous_memory() -> int | None:
 
 
 def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[Difference, ...]:
-    """Return where the buffers differ from the plan by more than the tolerance."""
+    """Return the sizes that differ from the plan by more than the tolerance."""
     before, after = _by_name(planned), _by_name(real)
     candidates: list[Difference] = []
     for name in sorted({*before, *after}):

@@ -19,7 +19,7 @@ Persist(chat)                     ->
 Forget(chat)                      ->
 Inspect(chat)                     ->
 <-     Inspected(snapshot)
-end of file                       ->     the worker ends
+end of file                       ->     the worker exits
 
 Events are sent in lists, one list per step of the engine.
 """
@@ -53,7 +53,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 
 
 class Persist(msgspec.Struct, frozen=True, tag=True):
-    """Save a closed chat's state (None: every chat's) to disk if that is worthwhile."""
+    """Save a closed chat's state to disk if that is worthwhile; None saves every chat's."""
 
     chat: str | None = None
 
@@ -65,7 +65,7 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Take a snapshot between two steps, showing the cache of `chat` (None: the most recently answered)."""
+    """Take a snapshot between two steps that shows a chat's cache, by default the last answered chat's."""
 
     chat: str | None = None
 

@@ -1,4 +1,4 @@
-"""Supervises a worker process: starts it, streams from it and survives its crashes.
+"""Supervisor: starts a worker process, streams from it and survives its crashes.
 
 An EngineSupervisor represents one model. The first request starts its worker. Once the worker has been idle
 for a while, it is stopped to free all of its memory. The next request starts a new worker, even after a
@@ -71,7 +71,7 @@ class EngineSupervisor(BaseEngine):
     ) -> None:
         """idle_seconds: 0 keeps idle workers running. on_note: called with notes on changes to the plan.
 
-        replan: makes a new plan if more memory is free at a later load. Called in a thread.
+        replan: makes a new plan if more memory is free at a later load. Called in another thread.
         """
         super().__init__(idle_seconds, on_state, on_note)
         self._requested = self._plan = self._loaded_plan = plan

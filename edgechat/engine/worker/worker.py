@@ -1,7 +1,7 @@
 """Worker process: runs the engine's loop between a command pipe and an event pipe.
 
-It exits when its parent does. However the parent died, the thread that reads commands sees the end of the
-file and exits the process at once, no matter what native code is doing.
+It exits when its parent does: however the parent died, the thread that reads commands reaches the end of the
+pipe and exits the process at once, no matter what native code is doing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Pipe:
                     self.interruption.interrupt()
         except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
             _LOG.error("the pipe to the front end broke: %s", error)
-        # Not sys.exit: a native call may take a long time, and nobody needs its result.
+        # Not sys.exit: a native call may take a long time, and its result is no longer needed.
         os._exit(0)
 
     def first(self) -> Command:
@@ -91,10 +91,9 @@ class Pipe:
         return self._commands.get()
 
     def wait(self, pause: float | None) -> None:
-        """Wait up to `pause` seconds (None: forever) for a command, then clear the interrupt.
+        """Wait up to `pause` seconds (None means forever) for a command, then clear the interrupt.
 
-        Because of this order, interrupts for later commands are kept, and those for received commands are
-        cleared.
+        In this order, interrupts for received commands are cleared, and interrupts for later ones are kept.
         """
         if pause != 0:
             with contextlib.suppress(queue.Empty):
@@ -258,7 +257,7 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
         try:
             has_ended = any(isinstance(event, Finished) for event in events)
             beside = engine.scheduler.cache.cells_of_busy() if has_ended else 0
-            load_report.learn_from(events, engine.n_running, beside)  # first: the front end may then exit
+            load_report.learn_from(events, engine.n_running, beside)  # before the front end can exit
         except Exception as error:  # nothing depends on it
             fault(error)
         pipe.send(events)

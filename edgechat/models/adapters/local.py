@@ -131,7 +131,7 @@ def find_adapter(name: str) -> LocalAdapter:
 
 
 def known_adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter that a name or path refers to, including where it is stored.
+    """Return the adapter that a name or path refers to, with the location in which it is stored.
 
     Returns None if there is no such adapter, or if a model has that name.
     """

@@ -1,10 +1,10 @@
 """Converter from PEFT adapters (adapter_config.json and adapter_model.safetensors) to GGUF.
 
 Follows llama.cpp's convert_lora_to_gguf.py. Tensor names are translated. If converting the model reorders the
-rows of its query and key matrices, the rows of lora_b are reordered in the same way. Architectures for which
-the row order is not known are rejected. lora_b is multiplied by PEFT's scale (alpha divided by the rank or by
-its square root), so ranks may differ between modules. The converted file has no alpha, so llama.cpp applies
-it unscaled.
+rows of its query and key matrices, the rows of lora_b are reordered in the same way. Architectures whose row
+order is not known are rejected. lora_b is multiplied by PEFT's scale (alpha divided by the rank or by its
+square root), so ranks can differ between modules. The converted file has no alpha, so llama.cpp applies it
+unscaled.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class PeftConfig(msgspec.Struct, kw_only=True):
 
     @property
     def obstacle(self) -> str:
-        """Why the adapter cannot be converted, phrased as the end of a sentence; '' if it can."""
+        """Why the adapter cannot be converted, phrased as the end of a sentence, or '' if it can."""
         if self.peft_type != "LORA":
             return f"it is of the kind {show(self.peft_type)}, not LORA"
         unsupported = {
@@ -150,7 +150,7 @@ def read_config(folder: Path) -> PeftConfig:
 
 
 def converted(folder: Path, model: ModelHeader) -> Path:
-    """Return the GGUF file converted from a PEFT folder, converting it the first time (see `conversions`).
+    """Return the GGUF file made from a PEFT folder, converting the folder the first time (see `conversions`).
 
     Raises NotAnAdapter, ModelFileError, DiskError.
     """

@@ -46,7 +46,7 @@ class RemoteAdapter:
 
 
 def remote_adapter(name: HubName, quant: str | None = None) -> RemoteAdapter | None:
-    """Ask the hub for the adapter in a repository; return None if it has none. Raises HubError.
+    """Ask the hub for the adapter in a repository. Returns None if it has none. Raises HubError.
 
     quant: the desired quantization, as it appears in the GGUF file's name.
     """

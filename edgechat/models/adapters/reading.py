@@ -1,7 +1,7 @@
-"""Adapters as users type them, and checks of their tensors against the model before llama.cpp reads them.
+"""Adapter names typed by users, and checks of adapters against the model before llama.cpp reads them.
 
 llama.cpp checks much of its input only with assertions, which abort the process, and it accepts some shapes
-that fail later, while computing. So each tensor is compared here with the one it modifies:
+that fail later, during computation. So each tensor is compared here with the one it modifies:
 
     W [n_in, n_out]      lora_a [n_in, rank], lora_b [rank, n_out]       in ggml's order
     token_embd.weight    lora_a [rank, n_vocab], lora_b [rank, n_embd]   rows are looked up, not multiplied
@@ -188,7 +188,7 @@ def parse_scaled(text: str) -> tuple[str, float]:
 
 
 def label_of(text: str) -> str:
-    """Return a label for an adapter that the user typed: for a path, the last component without '.gguf'."""
+    """Return an adapter's label: the text as typed or, for a path, its last part without '.gguf'."""
     name = text.replace("\\", "/").rpartition("/")[2]
     is_path = text.startswith((".", "/", "~")) or ".gguf" in name or "\\" in text
     return name.replace(".gguf", "") if is_path else text

@@ -34,18 +34,18 @@ from edgechat.models.formats.quants import REFUSED, GgmlType
 FIRST_READ = 8 << 20
 """Number of bytes in the first read of a remote file. This is enough for most models."""
 FIRST_LOCAL_READ = 32 << 20
-"""Number of bytes in the first read of a local file. This covers all models: reading less could mean
-parsing a large vocabulary twice, which costs more.
+"""Number of bytes in the first read of a local file, which is enough for all models. Reading less could mean
+parsing a large vocabulary twice, which takes longer.
 """
 MAX_TAIL = 1 << 20
-"""Number of bytes allowed after the last tensor. Loaders map the whole file, and a hole in it would cost
-an attacker nothing.
+"""Number of bytes allowed after the last tensor. Loaders map the whole file, which an attacker could make
+arbitrarily large at no cost by adding a hole.
 """
 TENSORS_BESIDE, TENSORS_OF_LAYER, MOST_LAYERED = 256, 64, 256
 """Maximum number of tensors in a model: 256, plus 64 per layer for up to 256 layers.
 
-A layer with eight separate experts has 33. llama.cpp searches tensors linearly, which takes time quadratic in
-their number.
+A layer with eight separate experts has 33 tensors. llama.cpp searches tensors linearly, which takes time
+quadratic in their number.
 """
 MAX_KEYS = 65_536
 MAX_KEY = 65_535
@@ -72,7 +72,7 @@ _KNOWN_MAGIC = {
     b"<htm": _WEB_PAGE,
 }
 _DRAFT_TO_TARGET = "d2t"
-"""Table in an EAGLE-3 draft model that lists which of the target's tokens it knows."""
+"""Table in an EAGLE-3 draft model that lists the target's tokens known to the draft model."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -130,8 +130,8 @@ def read_growing(
 def read_model(path: Path) -> ModelHeader:
     """Read the header of the model that llama.cpp would load from `path`.
 
-    For a split model, this may be the path of any shard: see `one_model`. Raises ModelFileError, including
-    for files that are not language models.
+    For a split model, `path` can name any shard (see `one_model`). Raises ModelFileError, including for files
+    that are not language models.
     """
     match = _SHARD.fullmatch(path.name)
     header = read_header(_shard_path(path, match, 1) if match else path)
@@ -148,8 +148,8 @@ def read_model(path: Path) -> ModelHeader:
 def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
     """Merge the headers of a model's shards, given in order. Raises ModelFileError.
 
-    The result has the first shard's metadata, the tensors of all shards, and their total size. Reading stops
-    as soon as there are too many tensors.
+    The result has the first shard's metadata, the tensors of all shards, and the total size of the files.
+    Reading stops as soon as there are too many tensors.
     """
     shards: list[ModelHeader] = []
     tensors: list[ModelTensor] = []
@@ -265,7 +265,6 @@ def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
 
 
 def _read_version(cursor: Cursor) -> int:
-    """Read the magic bytes and the version."""
     if not cursor.file_size:
         raise ModelFileError(f"{cursor.name} is empty.", hint=AGAIN)
     magic = bytes(cursor.data[:4])
@@ -338,9 +337,10 @@ def _read_tensor(cursor: Cursor) -> ModelTensor:
 
 
 def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
-    """Return whether llama.cpp can compute with a tensor of this type, which its loader does not check.
+    """Return whether llama.cpp can compute with a tensor of this name, shape and type.
 
-    Norms, biases and scales are applied elementwise, which only works in F32. Integer tensors are indices.
+    Its loader does not check this. Norms, biases and scales are applied elementwise, which works only in F32.
+    Integer tensors are indices.
     """
     if kind is GgmlType.I64 or name == _DRAFT_TO_TARGET:
         return kind is GgmlType.I64 and name == _DRAFT_TO_TARGET
@@ -375,9 +375,11 @@ MAX_HEADER = 128 << 20
 MAX_KEPT = 32 << 20
 """Maximum number of bytes of text to store from one file."""
 MAX_KEPT_VALUES = 1024
-"""Longer arrays are skipped, and their values are not stored."""
+"""Maximum number of values to store from an array. The values of longer arrays are skipped."""
 MAX_STRINGS = 2_000_000
-"""Maximum number of strings in a file's arrays: more than twice the largest vocabulary, including merges."""
+"""Maximum number of strings in a file's arrays. The largest vocabulary and its merges have less than half as
+many.
+"""
 
 Buffer = bytes | bytearray | memoryview
 

@@ -1,7 +1,7 @@
 """A model's header: its metadata and its tensor table, without the weights.
 
-The metadata keys are those of GGUF. An MLX model's config is translated into them, so that the planner only
-has to know one format.
+The metadata keys are GGUF's. An MLX model's config is translated into them, so the planner needs to know only
+one format.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ENCODERS = frozenset(
 llama.cpp).
 """
 POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
-"""Values of llama.cpp's enum llama_pooling_type. 0 means no pooling, and 2 the first token."""
+"""Values of llama.cpp's enum llama_pooling_type. 0 means no pooling, and 2 means the first token."""
 
 Scalar = int | float | bool | str
 Format = Literal["gguf", "mlx", "peft"]
-"""gguf: a GGUF file, or the shards of one. mlx: a folder with config.json, safetensors and a tokenizer. peft:
-a folder with a LoRA adapter saved by PEFT. No header has the format peft.
+"""Formats of models and adapters: a GGUF file or its shards (gguf), a folder with config.json, safetensors
+and a tokenizer (mlx), or a folder with a LoRA adapter saved by PEFT (peft). No header has the format peft.
 """
 
 
@@ -115,7 +115,7 @@ class ModelHeader:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Jinja source of the chat template; None if the model is not made for chat."""
+        """Jinja source of the chat template, or None if the model is not made for chat."""
         return self.text("tokenizer.chat_template")
 
     @cached_property
@@ -168,9 +168,9 @@ class ModelHeader:
 
     @cached_property
     def listed_ends(self) -> tuple[tuple[int, ...], str]:
-        """The valid ids in `tokenizer.ggml.eos_token_ids`, and a sentence about any invalid ones, or ''.
+        """The valid ids in `tokenizer.ggml.eos_token_ids`, and a sentence about any invalid ones (or '').
 
-        Ollama's model files have this array if there are several end tokens. llama.cpp only reads single ids.
+        Ollama's model files have this array if there are several end tokens. llama.cpp reads only single ids.
         """
         found = self.metadata.get("tokenizer.ggml.eos_token_ids")
         if not isinstance(found, GgufArray):
@@ -189,7 +189,7 @@ class ModelHeader:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """All ids that end a reply according to the file, in ascending order."""
+        """All token ids that end a reply, according to the file, in ascending order."""
         single = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
         return tuple(sorted({*filter(self._is_token, single), *self.listed_ends[0]}))
 
@@ -203,7 +203,7 @@ class ModelHeader:
 
     @cached_property
     def kv_heads(self) -> tuple[int, ...]:
-        """Number of key and value heads in each layer; 0 for a layer without attention."""
+        """Number of key and value heads in each layer, or 0 for a layer without attention."""
         return self.per_layer("attention.head_count_kv", self.heads)
 
     @cached_property
@@ -218,7 +218,7 @@ class ModelHeader:
 
     @cached_property
     def sliding_window(self) -> int:
-        """Window size of the layers with sliding-window attention, in tokens; 0 if there are none."""
+        """Window size of the layers with sliding-window attention, in tokens, or 0 if there are none."""
         return self.number("attention.sliding_window", 0)
 
     @cached_property
@@ -247,7 +247,7 @@ class ModelHeader:
 
     @cached_property
     def reads_in_parts(self) -> bool:
-        """Whether a long text can be read in parts: attention is causal, and only the last output is used."""
+        """Whether long text can be read in parts, as attention is causal and only the last output is used."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST, POOLED_RANK)
 
@@ -274,7 +274,7 @@ class ModelHeader:
         return self._checked(key, value)
 
     def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return a count for each layer. The metadata may contain a list, or one count for all layers."""
+        """Return a count for each layer. The metadata contains either a list or one count for all layers."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default
@@ -302,7 +302,7 @@ ModelKind = Literal["chat", "embedding", "reranking"]
 """What a model produces: replies, text embeddings, or scores for texts as answers to a query."""
 Modality = Literal["vision", "audio"]
 SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
-"""The verb for each modality: what a model that accepts it does."""
+"""Verb for each modality, describing what a model that accepts it does."""
 
 
 def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:

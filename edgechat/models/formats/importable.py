@@ -1,9 +1,9 @@
-"""GGUF files that need importing: models cut at arbitrary bytes, and text models with a vision tower.
+"""GGUF files that must be imported: models split at arbitrary offsets, and text models with a vision tower.
 
-Before sharding was introduced (`m-00001-of-00002.gguf`), models were cut at arbitrary bytes into parts named
-`m.gguf.part1of2` or `m.gguf-split-a`. Joining the parts yields a GGUF file. Until May 2026, Ollama's files
-contained a vision tower alongside the text model. llama.cpp rejects the tower's tensors, so an import copies
-only the text model.
+Before sharding was introduced (`m-00001-of-00002.gguf`), models were split at arbitrary byte offsets into
+parts named `m.gguf.part1of2` or `m.gguf-split-a`. Joining the parts yields a GGUF file. Until May 2026,
+Ollama's files contained a vision tower alongside the text model. llama.cpp rejects the tower's tensors, so an
+import copies only the text model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class ByteParts:
-    """The parts of a model that was cut at arbitrary bytes, in order."""
+    """The parts of a model that was split at arbitrary byte offsets, in order."""
 
     whole: str
     """Name of the joined file."""
@@ -41,7 +41,10 @@ class ByteParts:
 
 
 def byte_parts(path: Path) -> ByteParts | None:
-    """Return all parts of the model that a file belongs to, or None, judging by the file's name."""
+    """Return all parts of the model that a file belongs to, or None if the file is not a part.
+
+    Parts are recognized by their names.
+    """
     if counted := _COUNTED.fullmatch(path.name):
         count = int(counted["count"])
         if not 1 <= int(counted["number"]) <= count <= MAX_PARTS:
@@ -89,7 +92,7 @@ def is_for_text(tensor: ModelTensor) -> bool:
 
 
 def check_text_only(header: ModelHeader) -> None:
-    """Raise VisionInside if the file contains anything besides a text model."""
+    """Raise VisionInside if the file contains a vision tower alongside a text model."""
     others = [tensor for tensor in header.tensors if not is_for_text(tensor)]
     if others and len(others) < len(header.tensors):
         raise VisionInside(

@@ -1,4 +1,4 @@
-"""Drafting layers, which read a model's hidden states: the model's own (MTP), or those of EAGLE-3.
+"""Drafting layers, which read a model's hidden states: either the model's own layers (MTP) or EAGLE-3 layers.
 
 The header states how many there are (`nextn_predict_layers`), but many files omit the layers themselves. Only
 the tensor table shows whether they are present.
@@ -33,17 +33,17 @@ class HeadFile:
 
     @property
     def has_own_cache(self) -> bool:
-        """Whether the layers have their own KV cache. Those for Gemma 4 read the target's."""
+        """Whether the layers have their own KV cache. Layers for Gemma 4 read the target's instead."""
         return self.header.architecture != _SHARES_CACHE
 
     @property
     def kind(self) -> Literal["mtp", "eagle3"]:
-        """mtp: the model's own layers. eagle3: EAGLE-3 layers, which read the inputs of model layers."""
+        """'mtp' for the model's own layers, or 'eagle3' for layers that read the inputs of model layers."""
         return "eagle3" if self.header.architecture == _EAGLE else "mtp"
 
 
 def stated_layers(header: ModelHeader) -> range:
-    """Return the layers that are only for drafting, according to the header. They come last."""
+    """Return the layers used only for drafting, according to the header. They are the last ones."""
     n = header.n_layers
     if header.architecture == _EAGLE:
         return range(n)
@@ -62,7 +62,7 @@ def has_layers(header: ModelHeader) -> bool:
 
 
 def why_no_drafts(header: ModelHeader) -> str:
-    """Return a sentence explaining why a model cannot draft with its own layers; '' if it can."""
+    """Return a sentence explaining why a model cannot draft with its own layers, or '' if it can."""
     if header.format != "gguf":
         return "MLX models cannot draft with their own layers (MTP); only GGUF files can."
     layers, architecture = stated_layers(header), header.architecture

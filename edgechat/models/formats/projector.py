@@ -36,7 +36,7 @@ _LIMITS = {
     "preproc_image_size": MAX_IMAGE,
     "preproc_max_tiles": 256,
 }
-"""Upper limits for other image parameters, none of which may be 0."""
+"""Upper limits for optional image parameters, none of which may be 0."""
 
 VISION_TYPES = frozenset(
     {
@@ -147,7 +147,7 @@ class Encoder:
     """Number of channels in the encoder's residual stream."""
     feed_forward_length: int
     image_size: int = 0
-    """Width and height of the images used in training, in pixels; 0 for audio."""
+    """Width and height of the images used in training, in pixels, or 0 for audio."""
     patch_size: int = 0
     """Width and height of one patch, in pixels."""
 
@@ -166,7 +166,7 @@ class ProjectorHeader:
         return modalities(vision=self.vision is not None, audio=self.audio is not None)
 
     def misfit(self, model: ModelHeader) -> str:
-        """Return why the projector does not fit a language model, as the end of a sentence; '' if it does.
+        """Return why the projector does not fit a language model, as the end of a sentence, or '' if it does.
 
         Its output must be as wide as the model's embeddings, even if the model uses outputs from several of
         the encoder's layers at once (Qwen3-VL's deepstack).
@@ -215,7 +215,7 @@ def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, st
 
 
 def projector_of(header: ModelHeader) -> ProjectorHeader:
-    """Check a header and return it as a projector's. Raises ModelFileError."""
+    """Check a header and return it as a ProjectorHeader. Raises ModelFileError."""
     if not is_projector(header):
         raise ModelFileError(
             f"{header.path} is not a projector.", hint="Use the mmproj file from the model's repository."
@@ -290,7 +290,10 @@ def _checked(header: ModelHeader, key: str, value: object) -> int:
 
 
 def tower_of(header: ModelHeader) -> tuple[ProjectorHeader | None, str]:
-    """Return an MLX model's tower, or None and why it cannot be used, as a sentence ('' if it has none)."""
+    """Return an MLX model's vision tower, or None and a sentence explaining why it cannot be used.
+
+    The sentence is '' if the tower can be used, or if the model has none.
+    """
     kind = header.text(KIND)
     if kind is None:
         return None, ""

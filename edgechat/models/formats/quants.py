@@ -1,4 +1,4 @@
-"""Weight types: their numbers in a GGUF file, their block sizes, and the names people use for them."""
+"""Weight types: their numbers in a GGUF file, their block sizes, and their common names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GgmlType(IntEnum):
     """
 
     block: tuple[int, int]
-    """Number of weights in a block, and number of bytes."""
+    """Number of weights and number of bytes in a block."""
 
     def __new__(cls, number: int, weights: int = 1, size: int = 1) -> GgmlType:
         """Create the member with this number."""
@@ -69,14 +69,14 @@ MLX_TYPES = {
     6: GgmlType.Q6_K,
     8: GgmlType.Q8_0,
 }
-"""For each bit width of MLX's affine quantization, a type that costs about as much to read and compute."""
+"""A ggml type for each bit width of MLX's affine quantization, with similar read and compute costs."""
 
 
 def canonical(label: str) -> str:
     """Return the common spelling of a quantization: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'.
 
-    Labels that only MLX uses are in lowercase: '4bit', '8bit'. Labels it shares with GGUF are in uppercase:
-    'BF16', 'MXFP4'.
+    Labels that only MLX uses are in lowercase: '4bit', '8bit'. Labels that it shares with GGUF are in
+    uppercase: 'BF16', 'MXFP4'.
     """
     upper = label.upper()
     if is_mlx_bits(upper):

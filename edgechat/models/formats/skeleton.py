@@ -1,8 +1,9 @@
 """Skeletons: generated GGUF headers that describe only a model's shape.
 
 A dry run needs the architecture's parameters and the tensor table, but not the weights or the tokenizer
-(which makes up most of a header). So native code gets a file generated from checked data: a few tens of
-kilobytes, followed by a hole as large as the weights. Compressed, it is only a few kilobytes.
+(which makes up most of a header). Native code therefore gets a file generated from checked data: a skeleton
+of a few tens of kilobytes, followed by a hole as large as the weights. Compressed, a skeleton is only a few
+kilobytes.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ def pack(header: ModelHeader) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> ModelHeader:
-    """Unpack a header, which contains only what a skeleton does. Raises ModelFileError.
+    """Unpack a model's header from the result of `pack`. Raises ModelFileError.
 
-    name: the model's name, for use in messages.
+    The header contains only a skeleton's metadata and tensors. name: the model's name, for use in messages.
     """
     stream = zlib.decompressobj()
     try:
@@ -90,7 +91,6 @@ def unpack(data: bytes, name: str) -> ModelHeader:
 
 
 def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
-    """Yield the skeleton's metadata entries."""
     for key in _GENERAL:
         if key in header.metadata:
             yield key, header.metadata[key]

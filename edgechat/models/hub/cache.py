@@ -242,7 +242,7 @@ def _size(path: Path) -> int | None:
 
 
 SYNC_EVERY = 10.0
-"""Seconds between fsync calls, and thus the most that a power failure can lose."""
+"""Seconds between fsync calls. A power failure loses at most the data that arrived in this time."""
 _READ = 1 << 20
 _BATCH, _BATCHES = 1 << 20, 16
 """Number of bytes passed to the hashing thread at a time, and maximum number of such batches in the queue."""
@@ -250,7 +250,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class RunningHash:
-    """Hashes a stream in a separate thread, while the network delivers more."""
+    """A hash of a stream, computed in a separate thread while the network delivers more data."""
 
     def __init__(self, new_hash: Hash) -> None:
         self._hash = new_hash
@@ -297,7 +297,6 @@ class Partial:
             self._fd = os.open(path, flags, 0o666)
             info = os.fstat(self._fd)
         self.size = info.st_size
-        """Number of bytes in the file."""
         self._synced = time.monotonic()
         if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
             os.close(self._fd)

@@ -59,7 +59,7 @@ IDLE = 8.0
 SPARE = 1.0
 """Extra seconds that give a more specific timeout the chance to expire first."""
 PATIENCE, SLOWEST = 60.0, 1024
-"""The average rate over this many seconds must be at least this many bytes per second."""
+"""Period in seconds over which the rate is averaged, and minimum average rate in bytes per second."""
 MAX_REDIRECTS = 5
 
 
@@ -76,15 +76,15 @@ class HubResponse:
     status: int
     headers: Mapping[str, str]
     linked: Mapping[str, str]
-    """Headers that describe the file, collected from the hub before redirects: x-linked-… and
+    """Headers that describe the file, collected from the hub's responses before redirects: x-linked-… and
     x-repo-commit.
     """
     pieces: Iterator[bytes]
-    """Pieces of the body. Iterating raises ConnectionCut, HubUnreachable."""
+    """Pieces of the body. Iteration can raise ConnectionCut, HubUnreachable."""
 
 
 class Client:
-    """Sends requests about a single repository over persistent connections."""
+    """A client that sends requests about a single repository over persistent connections."""
 
     def __init__(
         self, hub: Endpoint, repo: str, http: httpx2.Client, watch: ProgressWatch, token: str | None
@@ -155,7 +155,7 @@ class Client:
 
         n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
-            # No chunk size: a slow connection would seem silent until a whole chunk had arrived.
+            # Pass no chunk size, or a slow connection would seem silent until a whole chunk had arrived.
             for piece in response.iter_raw():
                 self._watch.beat()
                 # Count only the time spent waiting for a piece, not the time the caller takes to process it.
@@ -286,7 +286,7 @@ class RangedFile:
         return headers
 
     def is_unchanged(self, answer: HubResponse) -> bool:
-        """Return whether the ETag matches that of the last response, and remember the new one.
+        """Return whether the ETag is the same as in the last response, and remember the new one.
 
         Raises RemoteFileChanged if the hub itself reports that the file differs from the listing.
         """
@@ -303,7 +303,7 @@ class RangedFile:
     def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
         """Return the byte range in the response to a request for bytes from `at` up to `end`.
 
-        The range may be the whole file, or stop before `end`. Raises HubError.
+        The range can also be the whole file, or stop before `end`. Raises HubError.
         """
         if answer.status == 200:  # the whole file: the server does not support ranges
             length = answer.headers.get("content-length", str(self.file.size))
@@ -343,9 +343,9 @@ class HubReach:
     """The result of probing the hub."""
 
     problem: str = ""
-    """Why the hub cannot be reached; empty if it can."""
+    """Why the hub cannot be reached, or '' if it can."""
     rate: float | None = None
-    """Bytes per second; None if the rate was not measured."""
+    """Bytes per second, or None if the rate was not measured."""
 
 
 def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:

@@ -1,7 +1,7 @@
 """Resumable, verified downloads from the hub into the huggingface_hub cache.
 
 Files are downloaded over plain HTTP, as a browser would download them, even if the hub keeps them in its Xet
-storage. huggingface_hub would use hf-xet, which discards what it has downloaded if it is killed, and does not
+storage. huggingface_hub would use hf-xet, which discards a partial download if it is killed, and does not
 allow the bytes to be hashed as they arrive. Only the largest files require hf-xet.
 
 If a second process wants the same file, it waits for the first. Bytes are written to disk as they arrive. If
@@ -36,7 +36,7 @@ WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
 PROGRESS = 1 << 16
 """Number of new bytes that count as progress."""
 MAX_WAIT = 300
-"""Longest wait to accept when the hub requests one, in seconds."""
+"""Longest wait that is accepted when the hub requests one, in seconds."""
 MOST = 50 * 10**9
 """Size of the largest file that the hub serves over plain HTTP, in bytes. hf-xet downloads larger files."""
 _READ = 1 << 20
@@ -51,13 +51,13 @@ class DownloadObserver(Protocol):
     """Callbacks for the progress of a download, called from any thread."""
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """The first n bytes of the file are on disk."""
+        """Called when the first n bytes of the file are on disk."""
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        """The first n bytes of an earlier download have been hashed again."""
+        """Called when the first n bytes of an earlier download have been hashed again."""
 
     def says(self, text: str) -> None:
-        """Something unusual happened. `text` describes it in a sentence for users."""
+        """Called when something unusual happens, with a sentence for users that describes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,13 +306,13 @@ _MIN_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """The progress at one moment."""
+    """The progress of a download at one moment."""
 
     here: int
     total: int
     """Total number of bytes; `here` is the number of bytes on disk."""
     rate: float = 0.0
-    """Bytes per second; 0 if not yet known."""
+    """Bytes per second, or 0 if not yet known."""
 
     @property
     def share(self) -> float:
@@ -321,7 +321,7 @@ class ProgressSample:
 
     @property
     def left(self) -> float | None:
-        """Seconds remaining; None if not yet known."""
+        """Seconds remaining, or None if not yet known."""
         return (self.total - self.here) / self.rate if self.rate > 0 else None
 
     @property

@@ -1,4 +1,4 @@
-"""The hub's address: its URLs, which host receives the token, redirects, and errors for responses."""
+"""The hub's address: its URLs, the host that receives the token, redirects, and errors for responses."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _is_this_machine(parts: SplitResult) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return a host's IP address, which may be written in any notation, such as 127.1 or 0x7f000001."""
+    """Return a host's IP address. The host can be in any notation, such as 127.1 or 0x7f000001."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -41,7 +41,7 @@ from edgechat.models.local.files import is_git_sha1
 LIST_TIME_LIMIT = 20.0
 """Seconds allowed for a listing, which usually takes well under one second."""
 MAX_LISTING = 8 << 20
-"""Maximum size of a listing, in bytes. Each file takes up about three hundred."""
+"""Maximum size of a listing, in bytes. Each file takes up about three hundred bytes."""
 MAX_FILES = 10_000
 MAX_FILE_SIZE = 1 << 50
 
@@ -73,8 +73,6 @@ class _Info(msgspec.Struct):
 
 
 class _CachedListing(msgspec.Struct):
-    """A cached listing."""
-
     info: _Info
     listed: float
 
@@ -97,10 +95,10 @@ class RemoteModel:
         return self.listing.repo
 
     def header(self, choice: ModelChoice) -> ModelHeader:
-        """Return the part of a model's header that is needed for planning, without tokenizer and template.
+        """Return the part of a model's header needed for planning, without the tokenizer and the template.
 
-        The first time, it is read from the hub. A GGUF file requires 8 MiB or more, and an MLX model about
-        100 KB for the config and the tensor tables. Raises HubError, ModelFileError.
+        The first time, it is read from the hub: 8 MiB or more of a GGUF file, or about 100 KB of an MLX
+        model (its config and tensor tables). Raises HubError, ModelFileError.
         """
         cached = remote_headers.cached_header(self.listing, choice)
         if cached is not None:
@@ -144,8 +142,8 @@ class RemoteModel:
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
     """Return the models that a name refers to on the hub, or in the cached listing if the hub fails.
 
-    offline: whether to open no sockets, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE request. Raises HubError, and
-    ModelNotFound if no model in the repository matches the name.
+    offline: whether to stay off the network, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE also require. Raises
+    HubError, and ModelNotFound if no model in the repository matches the name.
     """
     hub = endpoint()
     cached = _cached_listing(hub, name)

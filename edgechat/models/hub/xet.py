@@ -82,7 +82,7 @@ def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[
 
 
 def _bytes_on_disk(folder: Path) -> int:
-    """Return the number of bytes on disk below a folder. hf-xet may write several parts of a file at once."""
+    """Return how many bytes the files in a folder occupy. hf-xet can write parts of a file concurrently."""
     total = 0
     for path in folder.rglob("*"):
         try:

@@ -1,9 +1,9 @@
-"""Imports a user's model into edgechat's folder, sharing its bytes on disk if possible.
+"""Import of users' models into edgechat's folder, sharing their bytes on disk if possible.
 
 Files are cloned if the file system supports that, otherwise hard-linked, and copied as a last resort. A split
 model or an MLX folder is imported completely or not at all, and nothing is ever overwritten. The model's
-projector is imported with it. If a model was cut at arbitrary bytes, the parts are joined. If a file also
-contains a vision tower, only the text model is copied.
+projector is imported with it. If a model was split at arbitrary byte offsets, the parts are joined. If a file
+also contains a vision tower, only the text model is copied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from edgechat.models.local.resolve import find_models
 from edgechat.models.local.stores import models_in
 
 How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
-"""text: only the text model was copied, without the vision tower. joined: the parts were joined."""
+"""How a model was imported. 'text' means that the text model was copied without the vision tower, and
+'joined' that the parts were joined.
+"""
 
 _CHUNK = 4 << 20
 RESERVE = 1 << 26
@@ -125,7 +127,7 @@ def import_model(
 def _import_parts(
     path: Path, parts: ByteParts, *, name: str | None, move: bool, on_progress: Callable[[int, int], None]
 ) -> ImportedModel:
-    """Join the parts of a model that was cut at arbitrary bytes. move: whether to remove them afterwards."""
+    """Join the parts of a split model into one file. move: whether to remove the parts afterwards."""
     size = check_parts(path, parts)
     folder = locations.own_folder()
     target = folder / _file_name(Path(parts.whole), name)
@@ -184,7 +186,7 @@ class _NewProjector(NamedTuple):
 
 
 def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProjector | None:
-    """Return a model's projector and its target, or None if there is no projector left to import.
+    """Return a model's projector and its target, or None if it has none or the target already exists.
 
     The target is named after the model without its quantization, so that all quantizations can share it.
     """
@@ -213,7 +215,7 @@ def check_name(name: str) -> str:
 def _place_all(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import all files or none. The first file is imported last, because it is what makes them a model.
+    """Import all files or none. The first file comes last, because the others are not a model without it.
 
     kept: sources that are never moved.
     """
@@ -302,7 +304,7 @@ def _hard_linked(source: Path, target: Path) -> bool:
 
 
 def _cloned(source: Path, target: Path) -> bool:
-    """Clone a file copy-on-write (supported by btrfs, XFS and bcachefs). Return False if impossible."""
+    """Clone a file copy-on-write (supported by btrfs, XFS and bcachefs). Return False if that fails."""
     if sys.platform != "linux":
         return False
     import fcntl

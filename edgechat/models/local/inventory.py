@@ -4,7 +4,7 @@ A model from the catalogue has its catalogue name. If there are several quantiza
 quantization are added. Other models are named after their file, without the extension. If that name is taken,
 the full name is used, which includes the location: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in
 our own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's models have one name per tag, such as
-'ollama/llama3.2:3b', and 'ollama/' may be omitted unless the shorter name is taken. An MLX model is named
+'ollama/llama3.2:3b', and 'ollama/' can be omitted unless the shorter name is taken. An MLX model is named
 after its folder or, in the hub's cache, after its repository. The full name and the path always work.
 """
 
@@ -47,7 +47,7 @@ class LocalModel:
     found: FoundModel
     entry: CatalogueEntry | None = None
     quant: str | None = None
-    """The quantization according to the file's name or, for an MLX model, according to its config."""
+    """The quantization according to the file's name or, for an MLX model, its config."""
 
     @property
     def path(self) -> Path:
@@ -106,7 +106,7 @@ class Inventory:
         return [model for model in self.models if model.entry is not None and model.entry.name == entry.name]
 
     def find(self, name: str) -> list[LocalModel]:
-        """Return the models that a name refers to: one, several quantizations of one, or none."""
+        """Return the models that a name refers to: one, several quantizations of a model, or none."""
         wanted = name.strip().casefold().removesuffix(".gguf")
         exact = self._by_name.get(wanted)
         if exact is not None:
@@ -131,7 +131,10 @@ class Inventory:
 
 
 def inventory() -> Inventory:
-    """Scan all locations, which takes tens of milliseconds for hundreds of models. Raises SettingsError."""
+    """Find the models in all locations. Raises SettingsError.
+
+    This takes tens of milliseconds for hundreds of models.
+    """
     skipped = Skipped()
     found = list(all_models(skipped))
     return Inventory(tuple(_named(found, catalogue())), skipped.found)
@@ -229,7 +232,6 @@ def _numbered(names: Iterable[str]) -> Iterator[str]:
 
 
 def _other_names(model: LocalModel) -> Iterator[str]:
-    """Yield the model's other unambiguous names."""
     if model.place is Place.OLLAMA:
         for tag in model.found.tags:
             yield f"ollama/{tag}"
@@ -259,7 +261,7 @@ def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:
 NEARBY_DEPTH = 2
 NEARBY_SECONDS = 1.0
 MOST_NEARBY = 32
-"""Maximum number of models to return, since the headers of all of them will be read."""
+"""Maximum number of models to return. It is low because the headers of all of them are read."""
 
 
 def models_nearby(known: Iterable[Path]) -> list[LocalModel]:

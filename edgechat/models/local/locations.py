@@ -64,7 +64,7 @@ def llama_cpp_folder() -> Path:
 def lm_studio_folders() -> list[Path]:
     """Return the folders in which LM Studio may store models: the configured one and the default ones.
 
-    LM Studio's home folder is specified in ~/.lmstudio-home-pointer; otherwise it is one of two defaults. Its
+    LM Studio's home folder is the one specified in ~/.lmstudio-home-pointer, or else one of two defaults. Its
     settings may specify another folder for models.
     """
     home = _home()
@@ -81,7 +81,10 @@ def lm_studio_folders() -> list[Path]:
 
 
 def ollama_folders() -> list[Path]:
-    """Return the folders in which Ollama may store models: OLLAMA_MODELS, or the user's and the service's."""
+    """Return the folders in which Ollama may store models.
+
+    This is OLLAMA_MODELS, or else the user's folder and the system service's folders.
+    """
     configured = os.environ.get("OLLAMA_MODELS")
     if configured:
         return [Path(configured).expanduser()]

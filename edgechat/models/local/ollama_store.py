@@ -1,11 +1,11 @@
-"""Ollama's models: manifests stored by name, and layers stored by hash (the weights and others).
+"""Ollama's models: manifests stored by name, and layers (weights and other data) stored by hash.
 
     manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
                                                       a symlink to a blob, or the file itself
     blobs/sha256-<64 digits>                          the layers; model and projector are GGUF files
 
-A manifest may list manifests for several engines, in which case the one with a GGUF file is used. The other
-layers are small files that anyone may have written. Each has a size limit, and unknown contents are ignored
+A manifest can list manifests for several engines, in which case the one with a GGUF file is used. The other
+layers are small files that anyone could have written. Each has a size limit, and unknown contents are ignored
 and reported:
 
     params     JSON: {"temperature": 0.6, "stop": ["<|eot_id|>"], "num_ctx": 8192, ...}
@@ -69,7 +69,6 @@ class OllamaModel:
     """Tags, as Ollama's commands accept them: 'llama3.2:3b'. 'latest' comes last."""
     file: ModelPartFile
     projector: ModelPartFile | None
-    """Projector that encodes images or audio for the model."""
     layers: OllamaLayers
     """All other layers. Two tags for the same file with different layers count as different models."""
 
@@ -105,7 +104,7 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
 
 
 def is_blob(path: Path) -> bool:
-    """Return whether a path looks like that of a blob in Ollama's store."""
+    """Return whether a path looks like a blob in Ollama's store."""
     return path.parent.name == "blobs" and _DIGEST.fullmatch(path.name) is not None
 
 
@@ -234,7 +233,7 @@ _OF_LOADING = frozenset(
 
 
 class OllamaLayers(NamedTuple):
-    """Paths of the layers other than the weights. Each may be None, and the file may not exist."""
+    """Paths of the layers other than the weights. Any of them can be None, and the files may not exist."""
 
     params: Path | None = None
     system: Path | None = None
@@ -254,7 +253,7 @@ class ModelDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     system: str = ""
     """System prompt for conversations that do not have one."""
     chat_format: str = ""
-    """Name of the chat format recognized in the template; '' if unknown."""
+    """Name of the chat format recognized in the template, or '' if unknown."""
     template: str | None = None
     """Jinja source for that format, used if the file has no template of its own."""
     adapters: tuple[str, ...] = ()
@@ -297,11 +296,11 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
 
 
 class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's layers as shown by Ollama's server; '' for missing ones."""
+    """A model's layers as shown by Ollama's server. Missing layers are ''."""
 
     parameters: str = ""
-    """One value per line, including each stop string: the name, padded to 30 characters, and the value in
-    JSON.
+    """One line per value, with the name, padded to 30 characters, and the value in JSON. Each stop string has
+    its own line.
     """
     system: str = ""
     template: str = ""
@@ -326,7 +325,7 @@ def layer_texts(layers: OllamaLayers) -> LayerTexts:
 
 
 def in_words(defaults: ModelDefaults) -> str:
-    """Return the parameters on one line; '' if there are none."""
+    """Return the parameters on one line, or '' if there are none."""
     words = [f"{name} {value:g}" for name, value in defaults.sampling.given().items()]
     if defaults.context is not None:
         words.append(f"context {defaults.context}")

@@ -1,7 +1,7 @@
 """Chat formats of Ollama's templates, recognized by the markers in them.
 
-The templates are written in Go's template language, which is not parsed here. For each recognized format
-there is a Jinja template of our own, which only supports turns: tools are described in text.
+The templates are written in Go's template language, which is not parsed here. Each recognized format has a
+Jinja template of our own. It supports only turns, so tools are described in text.
 """
 
 from __future__ import annotations

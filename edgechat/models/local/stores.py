@@ -54,7 +54,7 @@ class FoundModel:
 
     place: Place
     label: str
-    """Path in that location, without extension and shard number: 'owner/name/BF16/model'. For an MLX
+    """Path within the location, without extension and shard number: 'owner/name/BF16/model'. For an MLX
     model, this is its folder: 'owner/name'.
     """
     files: tuple[ModelPartFile, ...]
@@ -70,9 +70,9 @@ class FoundModel:
     """The model's other layers in Ollama's store."""
     format: Format = "gguf"
     projector: ModelPartFile | None = None
-    """Projector that encodes images or audio for the model. Several models may share it."""
+    """Projector that encodes images or audio for the model. Several models can share it."""
     head: ModelPartFile | None = None
-    """File that contains only the model's drafting layers (MTP). Several quantizations may share it."""
+    """File that contains only the model's drafting layers (MTP). Several quantizations can share it."""
 
     @property
     def path(self) -> Path:
@@ -139,12 +139,12 @@ def models_in(folder: Path, depth: int = 1, until: float = math.inf) -> list[Fou
 
 
 def is_model_folder(path: Path) -> bool:
-    """Return whether a folder holds an MLX model, judging by its files: config, all weights, tokenizer."""
+    """Return whether a folder holds the files of an MLX model: a config, all weights and a tokenizer."""
     return os.path.isdir(path) and _in_folder(path) is not None
 
 
 def _in_folder(path: Path) -> FoundModel | None:
-    """Return the MLX model in a folder, or None. The contents of its config do not matter."""
+    """Return the MLX model in a folder, or None. Its config need not be valid."""
     files = {name: file for name in names(path, 1, Skipped()) if (file := file_at(path / name))}
     for choice in _choices(files):
         if choice.format == "mlx":
@@ -286,7 +286,7 @@ def _choices(files: dict[str, ModelPartFile], *, mixed: bool = False) -> tuple[M
 
 
 def _first(companions: Sequence[RemoteFile], files: dict[str, ModelPartFile]) -> ModelPartFile | None:
-    """Return the best of a model's projectors, or of its files with drafting layers."""
+    """Return the first of a model's projectors or files with drafting layers, or None if there are none."""
     return files[companions[0].name] if companions else None
 
 
@@ -314,7 +314,7 @@ def _mlx_quant(path: Path) -> str | None:
 
 
 def _unique_folders(folders: list[Path]) -> list[Path]:
-    """Return the folders, leaving out those that are symlinks to others."""
+    """Return the folders, leaving out symlinks to other folders in the list."""
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
 

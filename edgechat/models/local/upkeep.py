@@ -103,7 +103,7 @@ class Verification:
     hashed: bool
     """Whether all files were compared with known hashes. If False, only headers and sizes were checked."""
     damage: str = ""
-    """What is wrong; empty if the model is intact."""
+    """What is wrong, or '' if the model is intact."""
 
 
 def verify(
@@ -114,8 +114,8 @@ def verify(
 ) -> Verification:
     """Verify a model by its hashes if they are known, or else by its format.
 
-    on_progress: called with the number of bytes read. check: called to check the format. Raises
-    EdgechatError.
+    on_progress: called with the number of bytes read. check: called with the model's path to check the
+    format. Raises EdgechatError.
     """
     hashed = all(file.digest for file in model.found.all_files)
     try:
@@ -148,9 +148,9 @@ class Removal:
 
     files: tuple[Path, ...]
     frees: int
-    """Number of bytes it frees. A file with another hard link does not free any."""
+    """Number of bytes that the removal frees. A file with another hard link does not free any."""
     run: Callable[[], None]
-    """Carries out the removal. Raises NotRemovable."""
+    """Function that carries out the removal. It raises NotRemovable."""
 
 
 def single_model(name: str) -> LocalModel:

@@ -43,7 +43,7 @@ CONNECT_SECONDS, ASK_SECONDS, SILENT_SECONDS = 5.0, 10.0, 600.0
 last is long because servers are silent while they load models and read long prompts.
 """
 MOST_JSON, MOST_LINE, MOST_ANSWER = 8 * 2**20, 2**20, 256 * 2**20
-"""Maximum size of a response about the server, of one line in a stream, and of a whole stream, in bytes."""
+"""Maximum sizes of a response about the server, of one line in a stream, and of a whole stream, in bytes."""
 _MOST_ERROR = 2**16
 _TOO_LONG = re.compile(
     r"context.{0,40}(length|size|window)|too many tokens|(prompt|input).{0,40}too long", re.I
@@ -110,7 +110,7 @@ class RemoteClient:
         )
 
     def said(self, text: str, limit: int = 300) -> str:
-        """Format text from the server for users: one line, without the key if the server repeats it."""
+        """Format text from the server for users: on one line, without the key in case it is repeated."""
         if self._secret:
             text = text.replace(self._secret, "…")
         return one_line(text, limit)
@@ -314,7 +314,10 @@ async def _beginning(response: httpx2.Response) -> bytes:
 
 
 def _message(body: bytes) -> tuple[str, str]:
-    """Return an error's message and code, in any format that known servers use; '' for either if missing."""
+    """Return an error's message and code, in any format used by known servers.
+
+    Either is '' if it is missing.
+    """
     try:
         said = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -40,7 +40,9 @@ _SIGNS: tuple[tuple[RemoteKind, str, str], ...] = (
     ("llama-server", "/props", "default_generation_settings"),
     ("ollama", "/api/version", "version"),
 )
-"""For each kind, an endpoint and a field in its response. Ollama's comes last, because others imitate it."""
+"""An endpoint that only one kind of server has, and a field in its response. Ollama's comes last, because
+other servers imitate it.
+"""
 
 
 async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]]:
@@ -55,7 +57,7 @@ async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]
     entries = [entry for entry in (entries or [])[:MOST_MODELS] if _is_model(entry)]
     if _owner(entries) == _ROUTER:
         with contextlib.suppress(ModelNotFound):  # not a router after all
-            await client.get("/readiness")  # the list exists even if there is no engine
+            await client.get("/readiness")  # the router has a list even if it has no engine
     kind = client.server.kind or _OWNERS.get(_owner(entries)) or await _probed(client)
     details: Mapping[str, Mapping[str, Any]] = {}
     if kind == "lmstudio":
@@ -133,7 +135,7 @@ async def _entries(client: RemoteClient, path: str, field: str = "data") -> list
 
 
 def _model(client: RemoteClient, kind: RemoteKind, entry: Mapping[str, Any]) -> HostedModel:
-    """Return the model described by an entry in a list. It may have the fields of any kind of server."""
+    """Return the model described by a list entry, which can have the fields of any kind of server."""
     meta, architecture = _table(entry, "meta"), _table(entry, "architecture")
     contexts = [
         _count(meta, "n_ctx"),

@@ -1,4 +1,4 @@
-"""Lists the models on all remote engines, asking them concurrently and with a short timeout."""
+"""Listings of the models on all remote engines, requested concurrently and with a short timeout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class RemoteListing(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[HostedModel] = ()
     """The models that can be used for chat."""
     error: EdgechatError | None = None
-    """Why the request failed, or None."""
 
 
 class RemoteRow(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ async def listing_of(name: str, server: RemoteServer, seconds: float = LIST_SECO
 
 
 async def listings(remotes: Mapping[str, RemoteServer]) -> list[RemoteListing]:
-    """Ask all servers concurrently. This takes only as long as the slowest one does."""
+    """Ask all servers concurrently, which takes only as long as the slowest response."""
     return await asyncio.gather(*(listing_of(name, server) for name, server in remotes.items()))
 
 

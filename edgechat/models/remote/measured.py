@@ -37,9 +37,9 @@ class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The most recent start of a program launched by edgechat."""
 
     seconds: float = 0.0
-    """Seconds it took to become ready the last time it did; 0 if it never has."""
+    """Duration of the most recent successful start, or 0 if none has succeeded."""
     failure: str = ""
-    """Why the last start failed; '' if it succeeded."""
+    """Why the last start failed, or '' if it succeeded."""
     log: str = ""
     """Path of the program's log file."""
 

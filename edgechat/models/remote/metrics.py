@@ -20,7 +20,7 @@ _NAMES: Mapping[RemoteKind, tuple[str, str, str]] = {
     "tgi": ("tgi_batch_current_size", "tgi_queue_size", ""),
     "edgechat": ("edgechat_running", "edgechat_waiting", ""),
 }
-"""Gauges for running requests, waiting requests, and the fraction of the KV cache in use; '' if there is
+"""Gauges for running requests, waiting requests, and the fraction of the KV cache in use, or '' if there is
 none.
 """
 

@@ -31,9 +31,8 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: RemoteKind
     url: str
-    """The server's URL."""
     context: int = 0
-    """Context length in tokens; 0 if the server does not report it."""
+    """Context length in tokens, or 0 if the server does not report it."""
     n_params: int = 0
     sees: bool = False
     hears: bool = False
@@ -41,7 +40,7 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it can do more than produce embeddings."""
     can_switch_thinking: bool = False
     has_tools: bool = True
-    """Whether the model supports tools natively. This is assumed if the server does not say."""
+    """Whether the model supports tools natively. This is assumed if the server does not report it."""
 
     is_started: bool = False
     """Whether edgechat itself starts the server, in which case `server` is the program's name."""

@@ -19,7 +19,7 @@ Kind = Literal["cpu", "gpu", "igpu", "accel", "meta"]
 _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type
 
 TIME_LIMIT = 20.0
-"""In seconds. A CPU build answers in 0.4; GPU drivers may take several."""
+"""Time limit in seconds. A CPU build answers in 0.4; GPU drivers may take several."""
 
 
 class NativeDevice(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class NativeDevice(msgspec.Struct, frozen=True):
     backend: str
     """'CUDA', 'ROCm', 'Vulkan', 'SYCL', 'MTL', 'CPU', ..."""
     free: int
-    """In bytes, according to the driver. Meaningless for 'cpu', which reports all of RAM."""
+    """Free memory in bytes, according to the driver. Meaningless for 'cpu', which reports all of RAM."""
     total: int
     device_id: str | None = None
     """PCI address ('0000:c1:00.0'), if any."""
@@ -56,7 +56,6 @@ class Build(msgspec.Struct, frozen=True):
     mmap: bool
     mlock: bool
     system_info: str
-    """llama.cpp's system info line."""
     unloaded: tuple[str, ...] = ()
     """Installed backend modules that did not load because their driver is missing or too old."""
 
@@ -192,7 +191,7 @@ def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
 
 
 def _version(name: str) -> str:
-    """Call a function that takes no arguments and return its result, or '?' if this ggml lacks it."""
+    """Return the result of a function that takes no arguments, or '?' if this ggml lacks it."""
     from edgechat.native import ggml
 
     try:

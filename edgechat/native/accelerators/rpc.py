@@ -22,7 +22,7 @@ from edgechat.base.network import lenders
 NAME = "RPC"
 """The backend's name, and the prefix of its devices' names."""
 _PATIENCE = 3.0
-"""In seconds. A free server answers at once, or after freeing its last client's memory."""
+"""Seconds to wait for a server. A free one answers at once, or after freeing its last client's memory."""
 
 _added: list[str] = []
 _held: Counter[str] = Counter()

@@ -21,7 +21,7 @@ from edgechat.base.process.ask import ChildFailed, answer, ask
 from edgechat.native.breakdown import StdMap, StdMapNode, nodes
 
 TIME_LIMIT = 20.0
-"""In seconds. Without weights, a CPU answers in 0.3; GPU drivers may take several."""
+"""Time limit in seconds. Without weights, a CPU answers in 0.3; GPU drivers may take several."""
 
 _SYMBOL = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
 _MOST_DEVICES = 64
@@ -63,7 +63,7 @@ def probe(
 
     The weights need not be present: a header is enough if its file is extended to the full size. Memory for
     the weights is still allocated for a moment. If a device has too little memory, the child ends as it does
-    for a damaged file. portable: avoid libmtmd's C++ interface, which means that the weights are read. Raises
+    for a damaged file. portable: avoid libmtmd's C++ interface, at the cost of reading the weights. Raises
     BackendMissing, or LoadFailed for a file that libmtmd rejects or that ends the child.
     """
     question = msgspec.msgpack.encode(_ProbeQuestion(str(path), device, max_tokens, portable))
@@ -135,7 +135,7 @@ class _DeviceNode(StdMapNode):
 
 
 def _from_map(path: bytes, params: object) -> dict[str, int]:
-    """Return libmtmd's own figures, exact to the byte; empty if it fails. Leaks the map (a few nodes)."""
+    """Return libmtmd's own figures, exact to the byte, or {} if it fails. Leaks the map, which is small."""
     from edgechat.native import ggml
     from edgechat.native.multimodal.library import lib, library
 

@@ -112,7 +112,7 @@ def _hash(shape: bytes, contents: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """Text tokens, including those that a model expects around images and sounds."""
+    """Text tokens, including any that a model expects around images and sounds."""
 
     tokens: tuple[int, ...]
 
@@ -126,7 +126,7 @@ class MediaChunk:
     def __init__(self, native: lib.mtmd_input_chunk_p, *, causal: bool, mrope: bool) -> None:
         """Copy a chunk from libmtmd's list of chunks."""
         self.id = (lib.mtmd_input_chunk_get_id(native) or b"").decode()
-        """The id of the image or sound that it was cut from; '' if tokens are only being counted."""
+        """The id of the image or sound that it was cut from, or '' if tokens are only being counted."""
         self.part = 0
         """Index of the chunk within that image or sound."""
         self.n_tokens = int(lib.mtmd_input_chunk_get_n_tokens(native))
@@ -134,7 +134,7 @@ class MediaChunk:
         self.n_positions = int(lib.mtmd_input_chunk_get_n_pos(native))
         """How many positions it takes up: with M-RoPE, fewer than `n_tokens`."""
         self.causal = causal
-        """If False, its tokens attend to each other and must be in the same micro-batch."""
+        """Whether each token attends only to earlier ones. If not, all must be in the same micro-batch."""
         self.what = "sound" if _is_sound(native) else "picture"
         first, second = (_positions(native, start, self.n_tokens) for start in (0, 1))
         n_numbers = 4 if mrope else 1
@@ -149,10 +149,10 @@ class MediaChunk:
         return self._pointer
 
     def positions(self, start: int) -> npt.NDArray[np.int32]:
-        """Return its embeddings' positions, starting at `start`: [1, n_tokens], or [4, n_tokens] for M-RoPE.
+        """Return the embeddings' positions, starting at `start`: [1, n_tokens], or [4, n_tokens] for M-RoPE.
 
-        The four numbers are time, row, column and one that is unused. All embeddings of an image have the
-        same time, `start`; for a sound, all four numbers increase, as they do for tokens.
+        The four numbers are time, row, column and an unused one. All embeddings of an image have the same
+        time, `start`; for a sound, all four numbers increase, as they do for tokens.
         """
         return self._first + start * self._step
 
@@ -223,7 +223,7 @@ class Projector:
         self.sees = bool(lib.mtmd_support_vision(self._pointer))
         self.hears = bool(lib.mtmd_support_audio(self._pointer))
         self.sample_rate = int(lib.mtmd_get_audio_sample_rate(self._pointer))
-        """Sample rate of the audio that it accepts; -1 if it accepts none."""
+        """Sample rate of the audio that it accepts, or -1 if it accepts none."""
         self.uses_mrope = model.uses_mrope
         self._n_embd = int(llama.llama_model_n_embd_inp(model.pointer))
         try:

@@ -27,7 +27,7 @@ from edgechat.planner.estimate.shape import ModelShape, PlacedPart
 
 RAM = "RAM"
 MLX = "MLX"
-"""What an Apple GPU is called when MLX uses it."""
+"""Name of an Apple GPU that MLX uses."""
 SPARE = 0.1
 """Fraction of free RAM to leave for other programs, unless the user requests more context."""
 _CARD_MARGIN = 512 * 2**20
@@ -41,9 +41,9 @@ class Needs(msgspec.Struct, frozen=True):
     cache_bytes: int = 0
     compute_bytes: int = 0
     program_bytes: int = 0
-    """Memory for the process itself, which is always in RAM."""
+    """Memory for the process itself, always in RAM."""
     checkpoint_bytes: int = 0
-    """Memory for checkpoints, which are always in RAM."""
+    """Memory for checkpoints, always in RAM."""
     projector_bytes: int = 0
     """Weights and buffers of the projector. In RAM, this includes the picture itself."""
     adapter_bytes: int = 0
@@ -76,7 +76,7 @@ class Extras:
     compute: int
     """Size of the compute buffer on each device."""
     output: int
-    """Size of the rows of logits, which are in RAM."""
+    """Size of the rows of logits, always in RAM."""
     program: int
     drafting: int = 0
     """Memory for drafting with the model's own layers, on the same device as the output."""
@@ -94,7 +94,7 @@ class Card:
 
     @property
     def budget(self) -> int:
-        """How many bytes a load may take: free memory minus a margin for drivers and displays."""
+        """Bytes that a load may take: free memory minus a margin for drivers and displays."""
         free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
@@ -110,7 +110,7 @@ class Budget:
 
     memory: Memory
     cards: tuple[Card, ...] = ()
-    """The cards, ordered so that the best comes last. It gets the last layers and the output."""
+    """The cards, best last: the best card gets the last layers and the output."""
 
     @classmethod
     def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
@@ -200,7 +200,7 @@ class Layout:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """A sort key for layouts, greater if more of the model is on cards."""
+        """A sort key that increases with the part of the model that is on cards."""
         return self.n, -self.experts_in_ram
 
     def devices_of(self, n_parts: int) -> list[str | None]:
@@ -211,7 +211,7 @@ class Layout:
         return devices
 
     def changed(self, device: str, more: int) -> Layout:
-        """Return the layout with `more` layers added to a card, or removed if negative. Drops empty cards."""
+        """Return the layout with `more` layers added to a card (removed if negative), without empty cards."""
         counts = dict(zip(self.devices, self.split, strict=True))
         counts[device] += more
         remaining = {name: count for name, count in counts.items() if count > 0}

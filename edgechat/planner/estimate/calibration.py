@@ -40,16 +40,16 @@ _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
 """Minimum number of runs for an estimate, and their minimum total weight."""
 _MIN_TURNS, _DEEPEST = 16, 1 << 24
-"""Minimum number of turns needed to know what chats are like, and the highest plausible number of tokens."""
+"""Minimum number of turns for judging how chats are used, and the highest plausible number of tokens."""
 _MODELS = 2
-"""Minimum number of other models needed before their runs are taken into account."""
+"""Minimum number of other models for their runs to be taken into account."""
 _HALF_LIFE = 60 * 86400.0
 """Time after which the weight of a run has halved, in seconds."""
 _QUANTILE = 0.35
 _NEAR = math.log(1.15)
 """Spread of runs on an idle machine, as a logarithm.
 
-Runs that are off by more than three times the spread count less.
+Runs that deviate by more than three times this spread count less.
 """
 _MAX_HISTORIES = 64
 _MIN_FACTOR, _MAX_FACTOR = 1e-3, 1e3
@@ -60,7 +60,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Actual time as a multiple of the forecast, and what this is based on."""
+    """Actual times as multiples of the forecast, and what they are based on."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -89,11 +89,11 @@ class RunRecord(msgspec.Struct, frozen=True, array_like=True):
     when: float
     """Time of the run, in seconds since 1970."""
     weight: float = 1.0
-    """Below 1 for a less reliable run."""
+    """Weight of the run, below 1 if it is less reliable."""
 
 
 class ChatUse(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens computed in one chat turn, or in several taken together."""
+    """Tokens computed in one chat turn, or in several turns taken together."""
 
     read: int
     """Number of prompt tokens that were not in the cache."""
@@ -183,7 +183,10 @@ class Calibration:
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
-        """Return the ratio of actual to forecast time under these conditions, and its source (may be '')."""
+        """Return the ratio of actual to forecast time under these conditions, and its source.
+
+        Returns 1.0 and '' if no runs apply.
+        """
         factors: dict[RunConditions, float] = {}
         for history in self._near(where):
             factor = self._estimate(history.decode if name == "decode" else history.prefill)
@@ -219,7 +222,7 @@ class Calibration:
     def _near(self, where: RunConditions) -> list[RunHistory]:
         """Return the runs on the same machine with the same build and devices.
 
-        The most similar runs come first; among equally similar ones, the newest.
+        The most similar runs come first and, among equally similar ones, the newest.
         """
 
         def likeness(history: RunHistory) -> tuple[bool, bool, bool, bool, float]:

@@ -25,7 +25,7 @@ from edgechat.native.params import Breakdown, LoadParams
 MEMORY_LIMIT = 1 << 30
 """Memory limit for the child process, in bytes. Without recurrent states it needs 100 MB."""
 TIME_LIMIT = 10.0
-"""Seconds to wait for an answer, which usually takes milliseconds, but longer if a GPU has to wake up."""
+"""Seconds to wait for an answer, which takes longer than the usual milliseconds if a GPU has to wake up."""
 
 
 class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):

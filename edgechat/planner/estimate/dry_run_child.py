@@ -25,7 +25,7 @@ from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryR
 
 
 class SkeletonLoader:
-    """Loads skeletons, and caches the last one."""
+    """Loads skeletons and caches the last one."""
 
     def __init__(self, *, portable: bool = False) -> None:
         """portable: do not use llama.cpp's C++ interface, even if it is available."""

@@ -48,9 +48,9 @@ _SINKS = {"gpt-oss"}
 _MARGIN = 1.25
 """Factor applied to compute memory, because MLX caches some of the memory it has freed."""
 _PROMPTS, _WRITING = 1.14, 1.05
-"""Speed relative to llama.cpp with Metal, per byte, until both have been measured here. From issue 1029 in
-ml-explore/mlx-examples (M3 Max, Llama 3.3 70B at 4 bits and Q4_K_M): prompts were read 1.14 times as
-fast, and answers written 1.12 times as fast, of which a factor of 1.07 is due to fewer bytes.
+"""Speed per byte relative to llama.cpp with Metal, used until both have been measured here. From issue 1029
+in ml-explore/mlx-examples (M3 Max, Llama 3.3 70B at 4 bits and Q4_K_M): prompts were read 1.14 times as fast,
+and answers written 1.12 times as fast, of which a factor of 1.07 is due to fewer bytes.
 """
 _ALONE = guessed(bandwidth=1e8, compute=2e8)
 """MLX's speed on a CPU, where one thread multiplies quantized matrices: 0.06 to 1.3 GB/s were measured."""
@@ -113,7 +113,7 @@ class LlamaFootprint:
 
 
 class MlxFootprint:
-    """Memory use with MLX. The methods do the same as those of `LlamaFootprint`."""
+    """Memory use with MLX. Its methods do the same as in `LlamaFootprint`."""
 
     source = "estimated: weights from the known headers, the rest by formula"
     splits = False
@@ -199,10 +199,10 @@ def _row_bytes(width: int, cache_type: CacheType, size: int) -> int:
 
 
 def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return how many bytes MLX needs for computing a chunk of a prompt and its rows of logits.
+    """Return how many bytes MLX needs to compute a chunk of a prompt and its rows of logits.
 
-    With small models on a CPU, in F32 and at 4 bits, this was within 10 % of the measured values for each
-    cache type.
+    For small models on a CPU, in F32 and at 4 bits, the result was within 10 % of the measured values with
+    each cache type.
     """
     n, size = params.n_ubatch, _value_bytes(header)
     activations = 4 * n * (widest(header) + 4 * header.embedding_length)

@@ -64,21 +64,21 @@ _SECONDS, _PATIENCE = 0.02, 0.12
 """Seconds to spend repeating calls of one size: normally, and at most if other programs interfere."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _LONG = 0.3
-"""Calls are no longer repeated after this many seconds, even if there have been only a few."""
+"""Seconds after which calls are no longer repeated, even if there have been only a few."""
 _ENOUGH = 0.5 * TIME_LIMIT
-"""After this many seconds, the remaining weight types are postponed until a model uses them."""
+"""Seconds after which the measurement of the remaining weight types is put off until a model uses them."""
 _WARM_UP = 0.15
 _WORTH = 0.95
-"""Another thread count is chosen only if it takes less than this fraction of the time of the usual one."""
+"""Another thread count is chosen only if it takes less than this fraction of the usual count's time."""
 _UNDISTURBED = 0.75
-"""Minimum fraction of CPU time that our threads get on a quiet machine, as they may wait for each other."""
+"""Minimum fraction of CPU time that our threads use on a quiet machine, as they may wait for each other."""
 _ADDED_LAYERS = 16
 _LEAST = 1e-15
 """Lower limit for all results, in seconds."""
 _FEW = 8
 """Minimum number of heads for measuring attention. The time for more heads is proportional."""
 _MOST_BESIDES = 0.4
-"""Maximum fraction of a call to subtract as overhead, in case the overhead was measured on a busy machine."""
+"""Maximum fraction of a call's time to subtract as overhead, in case that was measured on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ProbeShape:
     heads: int
     layers: int = 1
     kv_heads: int = 0
-    """0 for a quarter of the number of heads."""
+    """Number of KV heads; 0 means a quarter of `heads`."""
     keys: int = _HEAD
     values: int = _HEAD
 
@@ -168,16 +168,16 @@ class ProbeShape:
 _EMPTY = ProbeShape(width=256, inner=256, heads=1)
 _ATTENDING = ProbeShape(width=256, inner=256, heads=8)
 _SMALL = ProbeShape(width=1024, inner=2816, heads=8)
-"""Fits into CPU caches."""
+"""A shape whose weights fit into CPU caches."""
 _BARE = ProbeShape(width=64, inner=64, heads=1)
-"""Spends hardly any time on anything except attention."""
+"""A shape that takes hardly any time for anything except attention."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
-"""Large enough that an accelerator spends more time computing than starting the call."""
+"""A shape so large that an accelerator spends more time computing than starting the call."""
 
 
 @dataclass(slots=True)
 class ThreadUsage:
-    """CPU time that our threads got, in seconds."""
+    """CPU time used by the probe's threads, in seconds."""
 
     threads: int
     wall: float = 0.0
@@ -221,7 +221,7 @@ class ProbeModel:
         return calls
 
     def again(self, rows: int, depth: int) -> float:
-        """Like `seconds`, but with `depth` cells already filled. Any cells after them are freed."""
+        """Do the same as `seconds`, with `depth` cells already filled. Any cells after them are freed."""
         context = self.context
         part = [(0, depth, [1] * rows, rows)]
         calls: list[float] = []
@@ -251,7 +251,7 @@ class ProbeModel:
 
 @dataclass(slots=True)
 class KernelProbe:
-    """Measures a device."""
+    """Measures one device."""
 
     task: ProbeTask
     folder: Path
@@ -340,7 +340,8 @@ class KernelProbe:
     def kernel(self, kind: GgmlType, base: DeviceSpeed) -> Seconds:
         """Return the seconds per weight of this type, for calls of `ROWS` tokens.
 
-        In short calls, reading weights and computing with them together take longer than either alone.
+        In short calls, reading the weights and computing with them takes longer than either alone, so the two
+        are timed together.
         """
         if not self.task.is_processor:
             return self._curve(_LARGE, kind, base, range(len(ROWS)))
@@ -430,7 +431,7 @@ def _kernel(base: DeviceSpeed, rows: int) -> float:
 
 
 def _without(seconds: float, besides: float) -> float:
-    """Return how many seconds of a call are spent on its matrix products."""
+    """Return how many seconds of a call are spent on matrix products. besides: all other seconds."""
     return seconds - min(besides, _MOST_BESIDES * seconds)
 
 

@@ -35,7 +35,7 @@ _WINDOW_PERIODS = {
     "exaone4": 4,
     "olmo2": 4,
 }
-"""In these architectures, every Nth layer has full attention, unless the file specifies another number."""
+"""Architectures in which every Nth layer has full attention, unless the file specifies another number."""
 
 _RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PARALLEL = {"falcon-h1"}
@@ -51,7 +51,7 @@ _PER_TOKEN = 400
 """Bytes that llama.cpp needs for each token in the vocabulary."""
 
 SMALL_STATE = 4 * 2**20
-"""A sequence's recurrent state counts as small up to this many bytes."""
+"""Maximum size of a small recurrent state, in bytes per sequence."""
 # Same list as in llama-arch.cpp.
 TAKES_BACK = {
     "bailingmoe3",
@@ -114,7 +114,7 @@ def layer_cache_bytes(
 
 
 def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
-    """Return the size in bytes of each layer's cache in the context where a model's own layers draft.
+    """Return the size in bytes of each layer's cache in the context in which a model's own layers draft.
 
     Windowed layers are assumed to have full attention, so the result is too high rather than too low.
     """
@@ -177,7 +177,7 @@ def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") ->
 
 
 def not_in_blocks(header: ModelHeader, size: int) -> str:
-    """Return why keys and values cannot be stored in blocks of `size` values; '' if they can."""
+    """Return why keys and values cannot be stored in blocks of `size` values, or '' if they can."""
     odd = [length for length in (header.key_length, header.value_length) if length % size]
     return f"its blocks have {size} values, and this model's heads have {odd[0]}" if odd else ""
 
@@ -336,7 +336,7 @@ def widest(header: ModelHeader) -> int:
 
 
 def has_large_state(header: ModelHeader) -> bool:
-    """Return whether a sequence's recurrent state is large."""
+    """Return whether a sequence's recurrent state exceeds `SMALL_STATE`."""
     return recurrent_bytes(header, 1) > SMALL_STATE
 
 

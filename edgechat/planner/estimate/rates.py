@@ -46,7 +46,7 @@ to M2 Ultra).
 _SHARED_COMPUTE = 4.0
 """How many times faster an integrated GPU computes than the CPU."""
 _ALONE = 2
-"""When the other threads are idle, a thread gets this many times its share of the bandwidth."""
+"""Factor by which a thread's share of the bandwidth grows when the other threads are idle."""
 
 
 _KERNELS: dict[GgmlType, tuple[float, float]] = {
@@ -72,7 +72,7 @@ _OTHER_KERNELS = (0.6, 0.2)
 token, for which all weights have to be unpacked. Used for types that were not measured here.
 """
 _ATTENTION, _ATTENTION_ALONE = 0.35, 0.1
-"""The same for attention over the cache."""
+"""The same speeds for attention over the cache."""
 FAMILIES = (
     (GgmlType.Q4_0, GgmlType.Q8_0),
     (GgmlType.IQ4_NL, GgmlType.Q8_0),
@@ -82,8 +82,8 @@ FAMILIES = (
     (GgmlType.BF16, GgmlType.F32),
     (GgmlType.IQ1_S, GgmlType.IQ2_XS, GgmlType.IQ3_S),
 )
-"""Types that are unpacked in the same way, sorted by bits. More bits are never faster, even if noisy
-measurements suggest so.
+"""Types that are unpacked in the same way, sorted by bits. A type with more bits is never faster, even if
+noisy measurements suggest that it is.
 """
 _MANY = 64
 """Minimum number of rows for attention to be computed in tiles."""
@@ -113,9 +113,9 @@ def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
 
 
 def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> DeviceSpeed:
-    """Return the CPU's speed for every type: as measured, or else that of a slow laptop.
+    """Return the CPU's speed for every type: the measured speed, or else a slow laptop's.
 
-    threads: how many to use. A number above the measured one gains nothing, as that one is the best.
+    threads: number of threads to use. More than the measured number gain nothing, as that number is the best.
     """
     if speed is None:
         return guessed(*_UNMEASURED)
@@ -157,7 +157,7 @@ def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) 
 
 
 def in_order(kernels: dict[str, Seconds]) -> dict[str, Seconds]:
-    """Return the kernels, corrected so that within a family more bits are never faster.
+    """Return the kernels, corrected so that within a family, a type with more bits is never faster.
 
     Kernels in the wrong order are set to their mean (pool-adjacent-violators, Ayer et al. 1955).
     """
@@ -182,7 +182,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
-    """Return kernels for all types, deriving each one that was not measured from a similar one that was."""
+    """Return kernels for all types, deriving them from the most similar measured type where necessary."""
     measured = [kind for kind in GgmlType if kind.name in kernels]
     if not measured:
         return guessed(*_UNMEASURED).kernels
@@ -212,11 +212,11 @@ def _scaled(seconds: Seconds, factor: float) -> Seconds:
 
 
 TIME_LIMIT = 60.0
-"""Time limit in seconds. With the common types, two cores take 6 to 8, or 27 with the oldest kernels."""
+"""Time limit in seconds. Two cores take 6 to 8 s for the common types, or 27 s with the oldest kernels."""
 ATTENTION_LIMIT = 30.0
-"""Time limit for one attention shape, in seconds. An idle two-core machine takes two."""
+"""Time limit for one attention shape, in seconds. An idle machine with two cores takes two."""
 _MAX_SHAPES = 32
-"""How many attention shapes are stored; the oldest are dropped."""
+"""Maximum number of attention shapes that are stored; the oldest are dropped."""
 USUAL = 2**27
 """Bytes of weights in a test: too many to fit in any cache."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
@@ -231,7 +231,7 @@ class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
     """Thread counts to compare, most promising first."""
     types: tuple[GgmlType, ...]
     buffer: int
-    """How many bytes to read when measuring bandwidth: too many to fit in any cache."""
+    """Number of bytes to read when measuring bandwidth: too many to fit in any cache."""
     shape: AttentionShape | None = None
     """Attention shape to measure on the CPU."""
     before: DeviceSpeed | None = None
@@ -257,8 +257,8 @@ def measure_speed(
 ) -> DeviceSpeed:
     """Measure a device for a few seconds and store the result. Raises ChildFailed.
 
-    before: an earlier measurement. Unless it was disturbed, only the missing `types` are measured. If the new
-    one is disturbed, the better of the two figures is used in each case. device: llama.cpp's name for an
+    before: an earlier measurement. Unless it was disturbed, only missing `types` are measured. If the new
+    measurement is disturbed, the better of the two is used for each figure. device: llama.cpp's name for an
     accelerator. key: the accelerator's key in the store.
     """
     extends = before is not None and not before.disturbed
@@ -326,7 +326,7 @@ def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
 
 
 def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
-    """For each figure, return the better of two measurements; the number of threads is that of `other`."""
+    """Combine two measurements: the better value of each figure, and the number of threads in `other`."""
 
     def faster(a: Seconds, b: Seconds) -> Seconds:
         return tuple(map(min, a, b))
@@ -346,10 +346,7 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
 
 
 def _buffer(memory: Memory) -> int:
-    """Return how many bytes to read: several times the last-level cache.
-
-    This is limited to an eighth of free memory.
-    """
+    """Return how many bytes to read: several times the last-level cache, but at most 1/8 of free memory."""
     text = read_text(Path("/sys/devices/system/cpu/cpu0/cache/index3/size")).strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return min(max(USUAL, 4 * last), _LARGEST, memory.available // 8)

@@ -1,4 +1,4 @@
-"""Model shape: each layer's size, how much of it a token reads, and its arithmetic.
+"""Model shape: each layer's size, how much of it a token reads, and how many operations that takes.
 
 All this comes from the tensor table. Rows of the input embeddings are looked up in RAM. The output matrix is
 read in full, even if it is tied to the input embeddings. In a mixture of experts, a token reads only the few
@@ -24,7 +24,7 @@ _ALIGNMENT = 32
 
 
 class Matrices(NamedTuple):
-    """Matrices of the same type that tokens are multiplied by."""
+    """Matrices of the same type, by which tokens are multiplied."""
 
     type: GgmlType
     n: int
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 
 
 class PlacedPart(NamedTuple):
-    """A part of the model and the device it is on; None is the CPU."""
+    """A part of the model and its device; None means the CPU."""
 
     part: Layer
     device: str | None = None
@@ -66,19 +66,19 @@ class ModelShape:
     otherwise 0.
     """
     main_type: GgmlType
-    """The type that takes up the most bytes."""
+    """The weight type that takes up the most bytes."""
     attention: int
     """Operations per token for each earlier token in its context, in all layers with full attention."""
     window: int
-    """Size of the window in tokens; 0 without windows."""
+    """Size of the window in tokens, or 0 if no layer has one."""
     routed: float
-    """Fraction of the experts that a token is routed to; 0 without experts."""
+    """Fraction of the experts that a token is routed to, or 0 if there are none."""
     width: int = 0
     """Size of a token's hidden state."""
     vocabulary: int = 0
     """Number of logits per token."""
     heads: AttentionShape | None = None
-    """The attention of one layer; None if it is of an unusual kind."""
+    """The shape of one layer's attention, or None if it is of an unusual kind."""
     n_full: int = 0
     """Number of layers with full attention."""
     n_windowed: int = 0
@@ -103,7 +103,7 @@ class ModelShape:
         return replace(self, layers=(*self.layers[:n], *[Layer()] * self.n_head)) if self.n_head else self
 
     def scaled(self, factor: float, main_type: GgmlType | None = None) -> ModelShape:
-        """Return the shape at another quantization, whose file is `factor` times as large.
+        """Return the shape at another quantization whose file is `factor` times as large.
 
         main_type: the new main type, if known.
         """
@@ -177,7 +177,6 @@ def shape_of(header: ModelHeader) -> ModelShape:
 
 
 def _routed(header: ModelHeader) -> float:
-    """Return the fraction of the experts that a token uses."""
     experts, used = header.number("expert_count", 0), header.number("expert_used_count", 0)
     return min(1.0, used / experts) if experts else 0.0
 

@@ -29,9 +29,9 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Number of tokens that predictions assume in the prompt, or before the decoded token."""
+"""Number of tokens that predictions assume in a prompt, or before a decoded token."""
 _PART = 500
-"""Number of prompt tokens that predictions for different depths assume."""
+"""Number of prompt tokens assumed in predictions for different depths."""
 
 _BUS = 12e9
 """Transfer rate to a card, in bytes per second. For large batches, weights are sent there from RAM if that is
@@ -48,7 +48,7 @@ MASK = 4
 GRAPH = 15_000
 """Bytes that the RPC client sends to describe a layer: about 50 tensors of 296 bytes."""
 _SAME_GRAPH = 256
-"""The graph is sent again after this many prompt tokens, because attention covers the cache in such steps."""
+"""Number of prompt tokens after which the graph is resent, as attention covers the cache in such steps."""
 DEPTHS = (0, 1000, 4000, 16000)
 """Numbers of earlier tokens for which speeds are predicted."""
 
@@ -77,7 +77,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     calls_depth: Seconds = ()
     """Added to `calls` for each token before them."""
     graph: float = 0.0
-    """Added if a call is not as long as the previous one, because graphs are then sent to other machines."""
+    """Added if a call is not as long as the previous one, as new graphs are then sent to other machines."""
 
     def decoding(self, depth: float) -> float:
         """Return the seconds it takes to decode a token after `depth` others."""
@@ -112,7 +112,7 @@ class _Layers(NamedTuple):
     """Seconds that attention takes in some layers on a device, for calls of `ROWS` tokens."""
 
     first: Seconds
-    """For a call with nothing before it."""
+    """Time for a call with nothing before it."""
     per_cell: Seconds
     """Added to `first` for each cell before the call."""
 
@@ -166,7 +166,7 @@ def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> flo
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:
     """Return the expected speed of a load. context: the length of its context in tokens.
 
-    Reading a prompt is never slower than decoding the same number of tokens.
+    Reading a prompt is never predicted to be slower than decoding the same number of tokens.
     """
 
     def reading(n: int, depth: int) -> float:

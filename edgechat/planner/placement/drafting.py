@@ -1,13 +1,13 @@
 """Drafting: whether a model can use drafts, what they cost, and what can produce them.
 
-Drafts may come from a small model or from the model's own layers (MTP).
+Drafts can come from a small model or from the model's own layers (MTP).
 
 Rejected drafts have to be undone. Cells of a KV cache are simply removed. A recurrent state is restored from
 a snapshot as large as the state itself, which llama.cpp supports only for some architectures. With MLX, the
 state before each call is stored, and the call's accepted tokens are computed again.
 
-A model's own drafting layers are loaded if they fit beside the context that was chosen without them, and if
-they make replies faster. The context is shortened to make room for them only if they make replies much
+A model's own drafting layers are loaded if they make replies faster and fit in memory along with the context
+that was chosen without them. The context is shortened to make room for them only if they make replies much
 faster, and if enough context remains.
 """
 
@@ -47,7 +47,7 @@ _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
 _SHARE = 2
 """Unless the user requested it, a draft model must be smaller than the target by more than this factor."""
 _MAX_PADDING = 128
-"""How many tokens the sizes of two vocabularies may differ by, as some are padded."""
+"""Maximum difference between the sizes of two vocabularies, as some are padded."""
 
 _TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
 """Maps tokenizers to others of the same kind."""
@@ -64,7 +64,7 @@ def asks_for_drafts(wish: str | None) -> bool:
 
 
 def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return the cost of drafting for a model, other than with its own layers (see `head_costs`).
+    """Return the cost of drafting for a model by any means except its own layers (see `head_costs`).
 
     wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
     """
@@ -91,7 +91,7 @@ def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
 
 
 def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
-    """Return the cost of drafting with the model's own layers, or the reason why they cannot draft.
+    """Return the cost of drafting with the model's own layers, or the reason they cannot draft.
 
     beside: whether there are layers in a separate file.
     """
@@ -105,7 +105,7 @@ def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> Draft
 
 
 def misfit(target: ModelHeader, draft: ModelHeader) -> str:
-    """Return why `draft` cannot draft for `target`, judging by their headers; '' if it can.
+    """Return why `draft` cannot draft for `target`, judging by their headers, or '' if it can.
 
     The tokens themselves are compared once both models are loaded.
     """
@@ -132,7 +132,7 @@ def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
 
 
 def _tokenizer_kind(header: ModelHeader) -> str:
-    """Return the kind of tokenizer that a model has; '' if unknown."""
+    """Return the kind of tokenizer that a model has, or '' if it is unknown."""
     name = header.text("tokenizer.ggml.model") or ""
     return "" if name in _UNKNOWN_TOKENIZERS else _TOKENIZER_KINDS.get(name, name)
 
@@ -147,7 +147,7 @@ def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
 
 
 ACCEPTED = 0.7
-"""Acceptance rate to expect before anything has been drafted."""
+"""Acceptance rate assumed before anything has been drafted."""
 LONGEST = 8
 """Maximum length of a draft, in tokens."""
 EAGLE_BATCH = 64
@@ -204,7 +204,7 @@ class HeadedModel:
         return replace(load, params=params, layout=layout, needs=needs, buffers=(), draft=None)
 
     def expected_gain(self, load: LoadConfig) -> float:
-        """Return how much faster replies are expected to be when drafting with the best draft length.
+        """Return the factor by which drafts of the best length are expected to speed up replies.
 
         A step decodes all the drafted tokens plus one, and yields the accepted tokens plus one.
         """

@@ -57,7 +57,7 @@ and activations.
 """
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
-"""With fewer cores than this, vLLM must not reserve one for its front end: out of two, that would be half."""
+"""Number of cores below which vLLM must not reserve one for its front end: out of two, that would be half."""
 _LOOPBACK = "127.0.0.1"
 _CALL_PARSERS = {
     "<function=": "qwen3_coder",
@@ -80,7 +80,7 @@ class _Placement:
 
     @property
     def excess(self) -> int:
-        """How many bytes over budget the fullest device is."""
+        """Bytes by which the fullest device exceeds its budget."""
         return max(part.total_bytes - int(_FITTING * part.budget_bytes) for part in self.memory)
 
 
@@ -414,17 +414,17 @@ class SafetensorsModel:
 
     name: str
     argument: str
-    """What to pass to the program as the model: the path of a folder, or owner/repo."""
+    """What to pass to the program as the model: a folder's path, or owner/repo."""
     config: Config
     stored_bytes: int
     """Total size of the stored weights in bytes."""
     is_here: bool
     template: str = ""
-    """The chat template; '' if it is not on this machine."""
+    """The chat template, or '' if it is not on this machine."""
 
     @property
     def trained_context(self) -> int | None:
-        """The context it was trained with, in tokens, or None if unknown."""
+        """The context that it was trained with, in tokens, or None if unknown."""
         return self.config.number("max_position_embeddings", "n_positions", "seq_length", "model_max_length")
 
     @property
@@ -434,14 +434,14 @@ class SafetensorsModel:
 
     @property
     def quantization(self) -> str:
-        """The quantization method of the weights in capitals ('AWQ', 'GPTQ', 'FP8'), or ''."""
+        """Quantization method in capitals ('AWQ', 'GPTQ', 'FP8'), or '' if the weights are not quantized."""
         stated = self.config.get("quantization_config")
         method = stated.get("quant_method") if isinstance(stated, dict) else None
         return one_line(method, 40).upper() if isinstance(method, str) else ""
 
     @property
     def is_mlx(self) -> bool:
-        """Whether the weights are quantized for MLX only."""
+        """Whether the weights are quantized in a way that only MLX can read."""
         return isinstance(self.config.whole.get("quantization"), dict)
 
     @property
@@ -462,9 +462,9 @@ class SafetensorsModel:
     def cache_bytes(self, n_tokens: int) -> int:
         """Return the size in bytes of the keys and values for `n_tokens` tokens.
 
-        Each layer takes 2 x KV heads x head size x bytes per value for a token. Layers with a window store at
-        most one window, and layers without attention over tokens store nothing that grows. With latent
-        attention (MLA), the latent vector and the rotated part are stored instead.
+        For each token, a layer takes 2 x KV heads x head size x bytes per value. Layers with a window store
+        at most one window, and layers without attention store nothing that grows with the context. With
+        latent attention (MLA), the latent vector and the rotated part are stored instead.
         """
         config = self.config
         latent = config.number("kv_lora_rank")
@@ -569,7 +569,7 @@ def _weights(folder: Path) -> dict[str, int]:
 def _total(sizes: Iterable[tuple[str, int]]) -> int:
     """Return the total size of the weights.
 
-    Some models include a second copy of the weights in their makers' own format, which is not counted.
+    Some models include a second copy of the weights in the makers' own format; this copy is not counted.
     """
     stored = {name: size for name, size in sizes if name.endswith(".safetensors")}
     usual = {name: size for name, size in stored.items() if name.startswith("model")}

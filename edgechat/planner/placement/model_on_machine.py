@@ -71,10 +71,10 @@ LONGEST_TEXT = 8192
 
 @dataclass(frozen=True, slots=True)
 class DraftCosts:
-    """The cost of drafting for a model, whatever produces the drafts."""
+    """The cost of drafting for a model, regardless of what produces the drafts."""
 
     drafted: int = 0
-    """Maximum number of drafted tokens in a call; 0 for no drafts."""
+    """Maximum number of drafted tokens in a call; 0 means no drafts."""
     n_rs_seq: int = 0
     """Number of snapshots of each sequence's recurrent state, one for each token that can be undone."""
     mtp: bool = False
@@ -97,14 +97,13 @@ class ModelOnMachine:
     rates: Mapping[str | None, DeviceSpeed]
     """The speeds of the CPU (None) and of each card."""
     measure: Measure | None = None
-    """Performs a dry run. If None, all sizes are estimated."""
+    """Function that performs a dry run. If it is None, all sizes are estimated."""
     learned: Calibration = field(default_factory=Calibration)
     processor: str = ""
     """The CPU's name and number of threads, used as a key for calibration."""
     rpc: tuple[str, ...] = ()
     """RPC servers that provide some of the cards."""
     drafting: DraftCosts = NOBODY
-    """The cost of drafting for this model."""
     draft: ModelOnMachine | None = None
     """Its draft model, which has priority when the shared budget is divided."""
     projector: ProjectorFile | None = None
@@ -119,7 +118,7 @@ class ModelOnMachine:
     least_ubatch: int = 0
     """Minimum number of tokens in a micro-batch."""
     beyond: int = 0
-    """How many bytes earlier processes with similar models took beyond the formula for `program`."""
+    """Bytes by which earlier processes with similar models exceeded the formula for `program`."""
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -128,7 +127,7 @@ class ModelOnMachine:
 
     @cached_property
     def n_seq_max(self) -> int:
-        """How many sequences there are, either running or cached for the next turn of a chat.
+        """Number of sequences, either running or cached for the next turn of a chat.
 
         They share the cells of layers with full attention, but each has its own window and recurrent state.
         """
@@ -254,7 +253,7 @@ class ModelOnMachine:
         return tried[-1]
 
     def _loaded(self, mtp: bool) -> ModelShape:
-        """Return the shape as loaded, without layers that only predict further tokens, unless they draft."""
+        """Return the shape as loaded, omitting layers that only predict further tokens unless they draft."""
         return self.shape if mtp else self.shape.without_head
 
     def _extras(self, params: LoadParams) -> Extras:
@@ -304,7 +303,7 @@ class ModelOnMachine:
         return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
-        """Return how many bytes the dry run leaves on each card in use; {} if sizes are only estimated."""
+        """Return how many bytes the dry run leaves on each card in use, or {} if sizes are only estimated."""
         used = (card for card in self.budget.cards if card.name in load.layout.devices)
         left = {card.name: card.budget - load.needs[card.name].total_bytes for card in used}
         return left if load.source == EXACT else {}
@@ -421,7 +420,7 @@ class ModelOnMachine:
         return self.budget.fits(load.needs, spare=spare)
 
     def seconds(self, load: LoadConfig) -> float:
-        """Return how many seconds a load takes per token."""
+        """Return how many seconds each token takes with a load."""
         return self.correction(load).decode * load.forecast.decoding(0)
 
     def longest(self, cache_type: CacheType) -> int:
@@ -473,7 +472,7 @@ def model_on_machine(
 
 EXACT = "exact, by llama.cpp's own allocator"
 Measure = Callable[[LoadParams], Breakdown]
-"""Returns the memory that a load needs, or raises DryRunFailed, like `DryRun.ask`."""
+"""A function such as `DryRun.ask`, which returns the memory that a load needs or raises DryRunFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,14 +482,14 @@ class LoadConfig:
     params: LoadParams
     layout: Layout
     needs: Mapping[str, Needs]
-    """Keyed by kind of memory: 'RAM', or the name of a card."""
+    """What the load needs in each kind of memory, keyed by 'RAM' or the name of a card."""
     forecast: Forecast
     source: str
     """A phrase that says where the sizes come from."""
     buffers: tuple[Buffer, ...] = ()
     """Sizes for each buffer type; empty if they are only estimated."""
     draft: LoadConfig | None = None
-    """How its drafter is loaded; the drafter's memory is included in `needs`."""
+    """The load of its drafter, whose memory is included in `needs`."""
     projector: ProjectorPlan | None = None
     """Its projector, whose memory is included in `needs`."""
     why_there: str = ""
@@ -498,12 +497,12 @@ class LoadConfig:
 
     @property
     def context(self) -> int:
-        """Context in tokens, as rounded by llama.cpp."""
+        """Context in tokens, rounded up as in llama.cpp."""
         return self.params.context
 
     @property
     def drafts(self) -> bool:
-        """Whether there is room for verifying drafts."""
+        """Whether the load leaves room for verifying drafts."""
         return self.params.n_outputs_max > self.params.n_seq_max
 
     @property

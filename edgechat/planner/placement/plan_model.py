@@ -80,9 +80,9 @@ def plan_variant(
     """Return the plan for a file. Without a dry run, all sizes are estimated.
 
     draft: a draft model that shares the budget, used if drafting is possible. reserves: reserve memory for
-    it, because the user requested it; otherwise it gets what is left. head: drafting layers to use instead of
-    those in a file beside the model. nearest: if nothing fits, mention the longest context that would. Raises
-    DoesNotFit, or SettingsError for invalid requests.
+    it, because the user requested it; otherwise it gets the remaining memory. head: drafting layers to use
+    instead of those in a file beside the model. nearest: if nothing fits, mention the longest context that
+    would. Raises DoesNotFit, or SettingsError for invalid requests.
     """
     header, own, no_head = variant.header(), variant.defaults(), ""
     if head is None and (request.draft or AUTO) in (AUTO, MTP) and not can_draft(header):
@@ -126,7 +126,7 @@ def _planned(
     head: HeadFile | None,
     nearest: bool,
 ) -> LoadPlan:
-    """Return the plan that follows from the header; see `plan_variant`."""
+    """Return the plan based on the header; see `plan_variant`."""
     header, profile = variant.header(), machine.profile
     request, notes = checked(request, header)
     asked = "the model's full context length" if notes else "as requested"
@@ -272,7 +272,10 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the number of threads and the reason. MLX manages its own threads."""
+    """Return the number of threads and the reason.
+
+    No reason is given for MLX, which manages its own threads.
+    """
     threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
@@ -380,7 +383,7 @@ def _candidates(
 ) -> list[tuple[int, CacheType]]:
     """Return the possible contexts and cache types, best first.
 
-    An 8-bit cache is better than half the context.
+    An 8-bit cache ranks above half the context.
     """
     trained = model.header.context_length
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
@@ -452,7 +455,7 @@ def with_draft(
     """Return the plan with a draft model: the requested one, or the one from the catalogue.
 
     No draft model is needed if the model's own layers draft (MTP). insists: the user has just requested the
-    drafter, so raise ModelFileError, NotADraft or DoesNotFit if it cannot draft; otherwise the plan says why
+    drafter, so raise ModelFileError, NotADraft or DoesNotFit if it cannot draft. Otherwise, the plan says why
     there is no drafter. elsewhere: also consider catalogue models that are not on this machine.
     """
     wish = request.draft or AUTO
@@ -480,7 +483,7 @@ def with_draft(
 
 
 def _head_file(wish: str) -> HeadFile | None:
-    """Return the requested file if it contains drafting layers and nothing else, or None."""
+    """Return the requested file if it contains only drafting layers, or else None."""
     path = Path(wish)
     if not (path.suffix.lower() == ".gguf" and path.is_file()):
         return None

@@ -1,4 +1,4 @@
-"""Programs that edgechat can start to run a model: where to find them, and how to call them."""
+"""Programs that edgechat can start to run a model: where they are, and how to start them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ProgramFacts:
     packages: tuple[str, ...] = ()
     """Packages for `uvx`; empty for programs not written in Python."""
     key_variable: str = ""
-    """The environment variable that holds the API key; '' for none."""
+    """The environment variable that holds the API key, or '' if there is none."""
 
 
 PROGRAMS: Mapping[EngineName, ProgramFacts] = {
@@ -68,7 +68,7 @@ def split_engine(model: str) -> tuple[EngineName | None, str]:
 
 
 def effective(engine: EngineName) -> tuple[str, ...]:
-    """Return the fields of a `PlanRequest` that have an effect on a program."""
+    """Return the fields of a `PlanRequest` that have an effect if a program runs the model."""
     if engine == "llama-server":  # uses the plan that edgechat made for itself
         return ("context", "anyway", "vision", "threads")
     return ("context", "anyway")

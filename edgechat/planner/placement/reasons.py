@@ -19,12 +19,12 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import BACKENDS, PlanRequest
 
 LONGEST, USUAL = 32768, 16384
-"""The longest context chosen by default, and the longest that is allowed to be slow to fill, in tokens."""
+"""The longest context chosen by default, and the longest that may be slow to fill, in tokens."""
 
 _VLLM = 7 * 2**29
 """Bytes that vLLM takes on a CPU in addition to unquantized weights, including 1 GiB for its KV cache."""
 _SLOWS = 0.9
-"""A longer chat's speed is mentioned if it is below this fraction of the usual speed."""
+"""Fraction of the usual speed below which the speed of a longer chat is mentioned."""
 
 
 def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
@@ -45,7 +45,7 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
 
 
 def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
-    """Yield the effects of the defaults in Ollama's store."""
+    """Yield sentences about the effects of the defaults in Ollama's store."""
     if words := in_words(own):
         yield f"Ollama's parameters for this model apply unless something else is set: {words}."
     if own.system:
@@ -171,7 +171,10 @@ def attention(
 
 
 def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
-    """Return how much faster one kind of attention is at writing or reading than the other."""
+    """Return how much faster one kind of attention writes or reads than the other, whichever gains more.
+
+    kind: the other kind.
+    """
     writes = other.decoding(PROMPT) / one.decoding(PROMPT)
     reads = other.prefilling(PROMPT) / one.prefilling(PROMPT)
     if reads > writes:
@@ -180,7 +183,7 @@ def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
 
 
 def sequences(header: ModelHeader, load: LoadConfig) -> str:
-    """Return how many sequences there are and what they cost."""
+    """Return a sentence about the number of sequences and the memory that they share or need."""
     state = recurrent_bytes(header, 1)
     n = load.params.n_seq_max
     if header.makes_embeddings:
@@ -192,7 +195,7 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
 
 
 def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: PlanRequest) -> Iterator[str]:
-    """Yield how many clients can be served at the same time, and what could serve more."""
+    """Yield how many clients can be served at the same time, and which program could serve more."""
     n, asked = load.params.n_seq_max, request.clients
     if asked is None:
         return

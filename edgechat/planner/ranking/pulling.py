@@ -85,9 +85,9 @@ class PullPart:
     source: RepoSource
     choice: ModelChoice
     projector: RemoteFile | None = None
-    """The model's projector, to download as well."""
+    """The model's projector, which is downloaded as well."""
     head: RemoteFile | None = None
-    """The model's separate drafting layers (MTP), to download as well."""
+    """The model's separate drafting layers (MTP), which are downloaded as well."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
@@ -121,7 +121,7 @@ class PullPart:
 
     @property
     def name(self) -> str:
-        """The model's name after the download: in the catalogue or on the hub, or else its path."""
+        """The model's name after the download, from the catalogue or the hub, or else its path."""
         path, want, quant = self.model_path, self.source.want, self.choice.quant
         for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
             with contextlib.suppress(EdgechatError, OSError):
@@ -157,7 +157,7 @@ class PullDecision:
     """What to download, as returned by `decide`."""
 
     parts: tuple[PullPart, ...]
-    """The model, and also its draft model if there is one."""
+    """The model, followed by its draft model if there is one."""
     missing: tuple[tuple[RemoteFile, ...], ...]
     """The files that are missing from each part."""
     picked: DownloadChoice | None = None
@@ -231,7 +231,7 @@ def decide(
 
 
 def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
-    """Return the repositories to consider, as a catalogue model may have several."""
+    """Return the repositories to consider, of which a catalogue model may have several."""
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
@@ -339,10 +339,7 @@ def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) 
 
 
 def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
-    """Return the path of a catalogue model's file if the user copied it into edgechat's own folder.
-
-    Users may copy the files of catalogue models into this folder by hand.
-    """
+    """Return the path of a catalogue file that the user copied into edgechat's own folder, or None."""
     if want.entry is None or want.format == "mlx":
         return None
     path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
@@ -354,7 +351,7 @@ def _pick(
 ) -> DownloadChoice:
     """Choose a model from the repositories.
 
-    Of those with the best verdict, the one with the most progress in an earlier download wins. The draft
+    Of the models with the best verdict, the one with the most bytes from an earlier download wins. The draft
     model is added if it fits as well. Unless requested, it must also be much smaller, and the model must not
     have its own drafting layers (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError,
     ModelFileError, BackendMissing or SettingsError.
@@ -408,7 +405,7 @@ def _pick(
 
 
 def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
-    """Return the choice with the new plan, based on the file's own header, and with the earlier reasons."""
+    """Return the choice with the plan based on the file's own header, keeping the earlier reasons."""
     plan, before = again.plan, chosen.plan
     if plan is not None and before is not None:
         n = max(0, len(before.reasons) - len(plan.reasons))

@@ -38,7 +38,7 @@ FLUENT = 20.0
 PROMPT_PATIENCE = 4000.0
 """Acceptable time to first token, in milliseconds."""
 THINKING = 2.0
-"""A model that thinks before answering must be this many times faster, as half of its output is thinking."""
+"""Factor by which a model that thinks before answering must be faster, as half of its output is thinking."""
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
 """Penalties in nats for each halving of the fluent speed, and for each doubling of the acceptable time."""
 _PER_SHORTENING = 0.15
@@ -49,15 +49,15 @@ _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
 """Difference between neighboring classes of published quality, in nats."""
 _IN_CLASS = 0.5
-"""Difference between the first and last model in a class, as a fraction of the class."""
+"""Difference between the first and the last model in a class, as a fraction of `_PER_CLASS`."""
 _UNKNOWN = 0.05
-"""Divergence that is assumed for unmeasured quantizations, worse than that of Q4_K_M."""
+"""Divergence in nats assumed for unmeasured quantizations, worse than Q4_K_M's."""
 _NEAR = 0.01
 """Margin in nats by which a guess may be too optimistic."""
 _MAX_PLANS = 4
 """Maximum number of files to plan when only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
-"""Maximum number of headers to read from a hub repository; each means downloading several megabytes."""
+"""Maximum number of headers to read from a hub repository, as each is a download of several megabytes."""
 _EASY_TO_READ = 5 * 2**30
 """Ideal size of a sample in bytes. Files of this size are neither split nor quantized in unusual ways."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
@@ -113,7 +113,7 @@ class RankedFile:
 
     @property
     def predicted(self) -> Prediction:
-        """The predicted speed. Only valid if the file fits."""
+        """The predicted speed, available only if the file fits."""
         assert self.plan is not None
         assert self.plan.predicted is not None
         return self.plan.predicted
@@ -121,7 +121,7 @@ class RankedFile:
 
 @dataclass(frozen=True, slots=True)
 class SurveyFindings:
-    """The findings of a survey."""
+    """The ratings of a model's files, or of the models in the catalogue."""
 
     name: str | None
     """The name of the model, or None for the whole catalogue."""
@@ -381,7 +381,7 @@ def score(variant: Variant) -> float:
 
 
 def loss_of(quant: str | None, path: Path | None = None) -> float:
-    """Return the loss in nats of a quantization, or of the file at `path`; an assumed value if unknown."""
+    """Return the known or assumed loss of a quantization, or of the file at `path`, in nats."""
     figure = loss_of_file(quant, path)
     return figure.value if figure else _UNKNOWN
 
@@ -470,7 +470,7 @@ def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
 
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
-    """Yield the noticeable differences, and for each whether the option is better."""
+    """Yield the noticeable differences, each with whether it favors the option."""
     plan, chosen = option.plan, first.plan
     assert plan is not None
     assert chosen is not None

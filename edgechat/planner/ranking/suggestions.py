@@ -1,4 +1,4 @@
-"""Suggests models: ones to start or continue with, one that can see images, and one for document search."""
+"""Suggests models: some to start or continue with, one that can see images, and one for document search."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
 
 
 EMBEDDING = PlanRequest(context=512, draft="none", vision=False, adapters=())
-"""The request for embedding models. A passage is a paragraph or two long.
+"""The request used to plan embedding models. A passage is a paragraph or two long.
 
 llama.cpp reserves logits for every token in a call: 1 MiB per token if the vocabulary has 262,144 tokens.
 """
@@ -252,14 +252,14 @@ def _named(name: str, kind: ModelKind) -> LocalModel:
 def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
     """Return the prefixes that a model expects before its input; empty for unknown models.
 
-    Copies of a catalogue model from other sources are recognized by their model name or file name.
+    Copies of catalogue models from other sources are recognized by model name or file name.
     """
     entry = model.entry or _namesake(model)
     return entry.embedding if entry is not None and entry.embedding is not None else EmbeddingPrefixes()
 
 
 def _place(model: LocalModel) -> tuple[int, bool, int]:
-    """Return the key for sorting models: catalogue order, then size."""
+    """Return the key for sorting models: catalogue order, then the recommended quantization, then size."""
     entry = model.entry
     known = [entry.name for entry in catalogue() if entry.kind != "chat"]
     if entry is None or entry.name not in known:

@@ -87,7 +87,7 @@ class AvailableModels:
         return self._same(self._known(found[0]))
 
     def _same(self, known: AvailableModel) -> AvailableModel:
-        """Return the default model if it uses the same file, so that the file is not loaded twice."""
+        """Return `known`, or the default model if both use the same file, so that it is not loaded twice."""
         same = known.identity == self.default.identity and not self._of_several
         return self.default if same or known.id == self.default.id else known
 

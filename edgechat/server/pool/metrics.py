@@ -45,7 +45,7 @@ class ModelGauges:
     taken: int
     """Number of places taken by requests that are running or waiting."""
     snapshot: Snapshot | None
-    """None if the engine is not loaded, or did not answer in time."""
+    """The state of the engine, or None if it is not loaded or did not answer in time."""
 
 
 class Metrics:
@@ -174,13 +174,10 @@ class Meter:
 
 
 class _GaugeCollector(Collector):
-    """Collects the gauges of all models."""
-
     def __init__(self) -> None:
         self.now: Sequence[ModelGauges] = ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges."""
         yield _gauge(
             "model_loaded", "1 while a model is loaded.", ((one, float(one.loaded)) for one in self.now)
         )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # `edgechat docs serve` imports this module, and works withou
 T = TypeVar("T")
 State = Literal["loading", "ready", "degraded", "draining"]
 _PLACES = 4
-"""Number of places for a model without a plan."""
+"""Number of places assumed for a model that has no plan yet."""
 _RECENT_SECONDS = 60.0
 """Window for measuring how often requests end, in seconds."""
 _UNKNOWN = 5
@@ -54,7 +54,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     loaded: bool = False
     kind: ModelKind = "chat"
     context: int = 0
-    """Context length in tokens: as loaded or, if it is not loaded, as trained; 0 if unknown."""
+    """Context length in tokens: as loaded or, if it is not loaded, as trained; or 0 if unknown."""
     size: int = 0
     """Size of the model's files in bytes. Here and below, 0 and '' mean unknown."""
     format: str = ""
@@ -62,9 +62,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str = ""
     n_params: int = 0
     sees: bool | None = None
-    """Whether messages may contain images; None if unknown."""
+    """Whether messages may contain images, or None if unknown."""
     hears: bool | None = None
-    """Whether messages may contain audio; None if unknown."""
+    """Whether messages may contain audio, or None if unknown."""
     layers: OllamaLayers | None = None
     """Ollama's files with the model's template, license and parameters."""
     can_switch_thinking: bool = False
@@ -83,7 +83,7 @@ class AvailableModel:
 
     @property
     def identity(self) -> tuple[Path, str]:
-        """Identifies what is loaded: the file, plus the name if several Ollama models may share that file."""
+        """Key of a loaded model: its file, plus its name if several Ollama models may share the file."""
         return self.path, self.wanted if is_blob(self.path) else ""
 
 
@@ -110,7 +110,7 @@ class ModelSlot:
         self.progress = 0.0
         """Progress of the load, from 0 to 1."""
         self.trouble = ""
-        """A sentence that describes the last failure; '' once the model works again."""
+        """A sentence that describes the last failure, or '' once the model works again."""
         self.last_used = 0.0
         self._ended: deque[float] = deque(maxlen=64)
 
@@ -181,7 +181,7 @@ class ModelSlot:
             self.leaving = False
 
     def seconds_until_free(self, places: int = 1) -> int:
-        """Estimate how many seconds until places are free, based on how often requests ended recently."""
+        """Estimate how soon places will be free, in seconds, from how often requests ended recently."""
         now = time.monotonic()
         recent = [one for one in self._ended if now - one < _RECENT_SECONDS]
         if len(recent) < 2:
@@ -224,7 +224,7 @@ class ServedModel:
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Answer a request. The last event is a Finished, unless an EdgechatError is raised.
 
-        Stopping the iteration early stops the request.
+        Ending the iteration early cancels the request.
         """
         meter = self._metrics.meter(self._slot.id, self._arrived)
         try:
@@ -256,8 +256,8 @@ class ServedModel:
     ) -> Embedded | None:
         """Embed each text, given as a string or as tokens. Return None if cancelled.
 
-        cut: shorten texts that are too long. query: have a reranking model score the texts as answers to it.
-        Raises EdgechatError.
+        cut: shorten texts that are too long. query: if given, a reranking model scores the texts as answers
+        to it. Raises EdgechatError.
         """
         embed = partial(self._engine.embed, request_id, texts, cut=cut, query=query, may_load=False)
         found = await self._call(embed)

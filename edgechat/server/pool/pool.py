@@ -33,7 +33,7 @@ _NAMES_KEPT = 256
 SAVE_SECONDS = 5.0
 """How many seconds an engine may take to save its KV states before it is closed."""
 INSPECT_SECONDS = 1.0
-"""If an engine takes longer than this many seconds to answer, the metrics are reported without it."""
+"""How many seconds the metrics wait for an engine to answer before they are reported without it."""
 
 
 class Pool:
@@ -314,7 +314,7 @@ def prepare_model(
     staying: Sequence[LoadPlan] = (),
     leaving: Sequence[LoadPlan] = (),
 ) -> LoadPlan:
-    """Plan how to load a model, or how to reach it.
+    """Plan how to load a model, or how to reach it on another server.
 
     request, default: see `real_pool`. staying, leaving: see `prepare`.
     """

@@ -1,4 +1,4 @@
-"""Residency: decides which models are loaded, one load at a time, alongside other models or in their place.
+"""Residency: loads one model at a time, alongside other models or in their place.
 
 All loading and unloading happens here, so that each plan accounts for the memory of the other models. If a
 model does not fit alongside the others, or only with a worse plan, idle models are unloaded first, starting
@@ -23,7 +23,7 @@ from edgechat.server.pool.metrics import Metrics
 from edgechat.server.pool.models import AvailableModel, ModelSlot
 
 CLAIM_SHARE = 0.25
-"""In this final fraction of the patience, busy models accept no new requests, so that one becomes idle."""
+"""Final fraction of the patience, in which busy models accept no new requests, so that one becomes idle."""
 
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
@@ -31,7 +31,7 @@ MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
 
 
 class PrepareBeside(Protocol):
-    """Plans a model alongside others that stay loaded, or in place of others. Called in a thread."""
+    """Plans a load alongside models that stay, or in place of models that leave. Called in a thread."""
 
     def __call__(self, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]) -> LoadPlan:
         """Return the plan. Raises DoesNotFit and other EdgechatErrors."""
@@ -52,7 +52,7 @@ class ResidencyManager:
         patience: float,
         on_note: OnNote,
     ) -> None:
-        """slots: all models that may be loaded; more may be added later. patience, on_note: see Pool."""
+        """slots: all models that can be loaded; more can be added later. patience, on_note: see Pool."""
         self._slots, self._default, self._metrics = slots, default, metrics
         self._engines, self._prepare = engines, prepare
         self._patience, self._on_note = patience, on_note
@@ -135,7 +135,6 @@ class ResidencyManager:
             slot.trouble = f"{slot.id} could not be loaded: {error.message}"
 
     def _on_engine_state(self, slot: ModelSlot, state: EngineState) -> None:
-        """Handle a change in an engine's state."""
         self._changed.set()
         if state is EngineState.STOPPED and slot.engine is not None and slot.engine.has_crashed:
             self._metrics.crashed(slot.id)

@@ -1,7 +1,4 @@
-"""Answers: collects the engine's events, and sends them as a stream or as a whole.
-
-Contains the base classes for all protocols.
-"""
+"""Answers: base classes for all protocols, which collect events and encode them as a stream or as a whole."""
 
 from __future__ import annotations
 
@@ -49,9 +46,9 @@ class AnswerBlock:
     number: int
     """The position of the block among blocks of the same kind."""
     call: ToolCall | None = None
-    """The call as it started. Its arguments are the text of the block."""
+    """The call, as announced at its start. Its arguments are the text of the block."""
     id: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Used by protocols that give each piece of an answer an id."""
+    """The id of the block, for protocols in which blocks have one."""
     texts: list[str] = field(default_factory=list)
     chances: list[TokenLogprobs] = field(default_factory=list)
     is_open: bool = True
@@ -64,7 +61,7 @@ class AnswerBlock:
 
 
 class BlockBegun(msgspec.Struct, frozen=True):
-    """A new block. A call may already include some of its arguments."""
+    """The start of a block. If it is a call, it may already contain some arguments."""
 
     block: AnswerBlock
 
@@ -78,7 +75,7 @@ class BlockGrown(msgspec.Struct, frozen=True):
 
 
 class BlockEnded(msgspec.Struct, frozen=True):
-    """A complete block."""
+    """The end of a block."""
 
     block: AnswerBlock
 
@@ -95,7 +92,7 @@ class Answer:
         self.thinking_tokens = 0
 
     def take(self, event: RequestEvent) -> Iterator[Change]:
-        """Process an event and yield the changes it makes. Raises Refusal if the server stopped early."""
+        """Process an event and yield the resulting changes. Raises Refusal if the server was stopped."""
         match event:
             case Delta(text=text, thinking=thinking, chances=chances):
                 if thinking:
@@ -167,7 +164,6 @@ class Answers(ABC):
     """The answers to one request as they grow, either streamed or collected and sent as a whole."""
 
     stream_type: ClassVar[str] = "text/event-stream"
-    """The media type of a stream."""
     id_prefix: ClassVar[str]
     insists: ClassVar[bool] = False
     """Whether turning thinking on or off is an error for models that cannot do so; see `thinking_of`."""
@@ -192,9 +188,8 @@ class Answers(ABC):
         the adapters listed in the request, if any.
         """
         self.requested_model = model or ""
-        """The model's name as given in the request."""
         self.model = ""
-        """The name of the model that answers; '' until it is known."""
+        """The name of the model that answers, or '' until it is known."""
         self.streams = bool(streams)
         self.n_choices = n_choices
         self.lora = lora
@@ -209,7 +204,7 @@ class Answers(ABC):
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0
-        """Number of prompt tokens found in the cache, as far as it is known before the answer is complete."""
+        """Number of prompt tokens found in the cache, as known before the answer is complete."""
 
     @property
     def priority(self) -> Priority:
@@ -250,7 +245,7 @@ class Answers(ABC):
         """Return the sampling options for one answer."""
 
     def send(self, choice: int, event: RequestEvent) -> bytes:
-        """Encode an event for the stream. Raises Refusal if the answer was cut short."""
+        """Encode an event for the stream. Raises Refusal if the server was stopped."""
         match event:
             case Prefill():
                 self._prompt_tokens, self._cached_tokens = event.total, event.cached
@@ -272,7 +267,7 @@ class Answers(ABC):
         """Encode a change to one answer for the stream."""
 
     def waiting(self) -> bytes:
-        """Return bytes that keep the stream alive during a silence; b"" to send nothing."""
+        """Return bytes that keep the stream alive during a silence, or b"" to send nothing."""
         return b": waiting\n\n"
 
     async def settle(self) -> None:  # noqa: B027 - most have nothing to do
@@ -313,23 +308,23 @@ class Answers(ABC):
 
 
 _ENDS_OF_LINES = tuple((mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
-"""Unicode line ends at which some clients (such as httpx) split strings, with their escapes in JSON."""
+"""Unicode line breaks at which some clients (such as httpx) split strings, with their JSON escapes."""
 
 
 def in_one_line(data: bytes) -> bytes:
-    """Escape the characters that some clients treat as line ends."""
+    """Escape the characters that some clients treat as line breaks."""
     for mark, escaped in _ENDS_OF_LINES:
         data = data.replace(mark, escaped)
     return data
 
 
 def data_event(data: bytes) -> bytes:
-    """Return a server-sent event without a name. data: JSON without line ends."""
+    """Return a server-sent event without a name. data: JSON without line breaks."""
     return b"data: " + in_one_line(data) + b"\n\n"
 
 
 def named_event(name: str, data: bytes) -> bytes:
-    """Return a server-sent event with a name. data: JSON without line ends."""
+    """Return a server-sent event with a name. data: JSON without line breaks."""
     return b"event: " + name.encode() + b"\n" + data_event(data)
 
 

@@ -59,7 +59,7 @@ class Base64Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
 
 
 class UrlSource(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="url"):
-    """A data URL, or an http(s) URL to be fetched if the server runs with `--fetch-images`."""
+    """A data URL, or an http(s) URL that is fetched if the server runs with `--fetch-images`."""
 
     url: str
 
@@ -100,7 +100,7 @@ class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
 
 class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A text document. The model reads its title and context, too."""
+    """A text document. The model also reads its title and context."""
 
     type: Literal["document"]
     source: PlainText | TextContent
@@ -116,7 +116,7 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of a search run by the client. The model reads its title and source, too."""
+    """A result of a search run by the client. The model also reads its title and source."""
 
     type: Literal["search_result"]
     source: str
@@ -312,7 +312,7 @@ def _located(
 
 
 def _is_file(kind: str, block: Raw, path: str) -> bool:
-    """Return True if a block is a file, which must be refused instead of ignored."""
+    """Return True if a block is a file, which must be refused rather than ignored."""
     if kind == "document":
         source = decode(block, _Sourced, path).source
         return kind_of(source, f"{path}.source") not in ("text", "content")
@@ -389,7 +389,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def think(self) -> bool | None:
-        """Whether the model thinks; None for the default."""
+        """Whether the model thinks, or None for the default."""
         kind = self.thinking.type if self.thinking is not None else None
         return {"enabled": True, "disabled": False}.get(kind or "")
 

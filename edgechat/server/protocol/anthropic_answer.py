@@ -117,7 +117,7 @@ class MessagesAnswers(Answers):
         return msgspec.json.encode(self._message())
 
     def waiting(self) -> bytes:
-        """Return a ping: only an event resets the timeout that some clients have for silent streams."""
+        """Return a ping, because some clients time out on a stream without events."""
         return _event("ping")
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -172,7 +172,7 @@ class MessagesAnswers(Answers):
 
 
 def _empty(block: AnswerBlock) -> dict[str, Any]:
-    """Return the empty form of a block, which is sent at the start of the block in a stream."""
+    """Return a block's empty form, which a stream sends when the block starts."""
     if block.call is not None:
         return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": {}}
     if block.kind == "thinking":

@@ -28,7 +28,7 @@ _HALF_PAIR = re.compile(
 """Half of a surrogate pair, left when a string is cut in the middle of a character beyond U+FFFF."""
 _SHOWN = 200
 _LARGE = 128 * 1024
-"""Bodies larger than this, in bytes, are decoded in a thread."""
+"""Size in bytes above which bodies are decoded in a thread."""
 _MOST_VALUES, _MOST_PARTS = 2**20, 2**17
 """Maximum number of commas, and of opening brackets and colons, including those in strings.
 
@@ -37,7 +37,7 @@ No model has a context large enough for that many.
 
 
 async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
-    """Return `make(body)`, called in a thread if the body is large so that streams do not stall.
+    """Return `make(body)`, which is called in a thread if the body is large, so that streams do not stall.
 
     Raises Refusal.
     """
@@ -59,7 +59,7 @@ def _check_number_of_values(body: bytes) -> None:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return `work()`, called in a thread if it processes enough bytes to make streams stall."""
+    """Return `work()`, which is called in a thread if it processes enough bytes to make streams stall."""
     return await asyncio.to_thread(work) if size > _LARGE else work()
 
 
@@ -115,7 +115,6 @@ def _refused(message: str, kind: type[Any], at: str) -> Refusal:
 
 
 def _descriptions(kind: type[Any]) -> dict[str, str]:
-    """Return the description of each field of a Struct."""
     descriptions = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         metas = [meta for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta)]

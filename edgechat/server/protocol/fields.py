@@ -55,7 +55,7 @@ Model = Annotated[
     ),
 ]
 UNLIMITED = -1
-"""Means "until the context is full" in clients written for llama.cpp and LM Studio."""
+"""Value that means "until the context is full" in clients written for llama.cpp and LM Studio."""
 RequestedPriority = Annotated[
     Priority | None,
     Meta(description="Extension: background requests run only while nothing else is waiting."),
@@ -75,7 +75,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """How to generate text. Sampling parameters default to the recommendations of the model's makers."""
+    """Options for generating text. Sampling parameters default to what the model's makers recommend."""
 
     model: Model = None
     n: Annotated[
@@ -174,7 +174,7 @@ def stops_of(sent: str | Sequence[str | None] | None) -> tuple[str, ...]:
 
 def seed_of(sent: float | None, choice: int = 0) -> int | None:
     """Return the seed for one of several answers, or None if the request does not specify one."""
-    # numpy accepts no negative seeds, and the same number must always give the same seed.
+    # numpy does not accept negative seeds, and the same number must always give the same seed.
     return None if sent is None else (int(sent) + choice) % (2 * _SEEDS)
 
 
@@ -295,8 +295,8 @@ def thinking_of(
     """Return whether a model thinks, and for how long. Either is None if the request cannot control it.
 
     think, effort: from the request. default: the setting for models that can turn thinking on and off.
-    insists: if the model cannot do so, pass `think` on anyway, so that the engine refuses the request. False
-    for agents, which send `think` to every model.
+    insists: whether to pass `think` on even if the model cannot do so, which makes the engine refuse the
+    request; False for agents, which send `think` to every model.
     """
     told = _EFFORTS[effort] if effort is not None and model.has_effort else None
     if think is None and model.can_switch_thinking:

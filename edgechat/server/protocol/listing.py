@@ -88,8 +88,8 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     models: Annotated[list[Any], Meta(max_length=0)] | UnsetType = UNSET
     """Model metadata for Codex, which rejects a list without this field. Always empty.
 
-    An entry would need a system prompt to replace Codex's own: Codex (0.149 and later) rejects a list with an
-    entry that lacks one, and sends no system prompt if it is empty.
+    An entry would need a system prompt that replaces Codex's own: Codex (0.149 and later) rejects a list with
+    an entry that lacks one, and does not send a system prompt if it is empty.
     """
 
     @classmethod

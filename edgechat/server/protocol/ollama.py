@@ -111,7 +111,7 @@ class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The arguments as JSON; 'null' if there are none."""
+        """The arguments as JSON, or 'null' if there are none."""
         return "null" if isinstance(self.arguments, UnsetType) else bytes(self.arguments).decode()
 
 
@@ -168,7 +168,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_tokens(self) -> int | None:
-        """Maximum number of tokens; None for as many as the context holds."""
+        """Maximum number of tokens, or None for as many as the context holds."""
         if self.num_predict is None or self.num_predict <= 0:
             return None
         return min(max(1, int(self.num_predict)), _MOST_TOKENS)
@@ -272,7 +272,7 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
     """Return the messages for the engine. Raises Refusal for a result without a call.
 
-    Calls need no ids: a result is matched to the first call to its function that has no result yet.
+    Calls do not need ids: a result is matched to its function's first call that has no result yet.
     """
     found: list[Message] = []
     waiting: dict[str, str] = {}
@@ -580,7 +580,6 @@ class GenerateAnswers(OllamaAnswers):
 
 
 def _called(block: AnswerBlock) -> OllamaCall:
-    """Return the tool call in a complete block."""
     assert block.call is not None
     arguments = arguments_object(block.text)
     called = OllamaCalled(name=block.call.name, arguments=arguments, index=block.number)

@@ -72,7 +72,7 @@ def timings_of(end: Finished) -> AnswerTimings:
 
 
 class ChoiceAnswers(Answers):
-    """Several answers to one request, as chunks or as a list of choices."""
+    """One or more answers to a request, as chunks or as a list of choices."""
 
     def __init__(
         self,

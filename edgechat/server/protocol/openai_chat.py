@@ -270,7 +270,6 @@ def _answer(sent: AssistantMessage, at: int) -> Message:
 
 
 def _parts(content: MediaContent, at: int) -> Iterator[Part]:
-    """Yield the parts of a message: text, images and audio."""
     if isinstance(content, str):
         yield content
         return

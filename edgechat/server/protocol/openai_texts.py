@@ -136,7 +136,7 @@ class CompletionAnswers(ChoiceAnswers):
         super().__init__(body, body.engine_request(self._prompt_texts[0]), prompts=len(self._prompt_texts))
         self._body = body
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
-        """For each completion, the number of characters that precede its next token."""
+        """Number of characters that precede the next token of each completion."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return the request to the engine for one completion."""
@@ -168,7 +168,6 @@ class CompletionAnswers(ChoiceAnswers):
         return b""
 
     def _part(self, part: CompletionChoice, **more: Any) -> bytes:
-        """Encode the new part of one completion as an event."""
         return data_event(self._chunk([part], **more))
 
     def _chunk(self, choices: list[CompletionChoice], **more: Any) -> bytes:

@@ -66,7 +66,7 @@ class ResponseAnswers(Answers):
     ) -> None:
         """think: the default from the settings. earlier: the items that the request refers to.
 
-        keep: stores the response; None if it should not be stored. Raises Refusal.
+        keep: stores the response, or None if it should not be stored. Raises Refusal.
         """
         self._tools = toolbox_of(body.tools or ())
         super().__init__(
@@ -90,8 +90,8 @@ class ResponseAnswers(Answers):
         self._error: ResponseError | None = None
         self._keep = keep
         self._input = stored_items(items_of(body.input or (), earlier)) if keep is not None else ()
-        # Until the end, `store` says whether the response will be stored; at the end, whether it was stored.
-        # The response is therefore stored before the end is sent, so clients that have read the end can
+        # In the last event, `store` says whether the response was stored; before that, whether it will be.
+        # The response is therefore stored before that event is sent, so clients that have read the event can
         # refer to the response. A failed response is never stored.
         self._is_stored = keep is not None
 
@@ -116,7 +116,7 @@ class ResponseAnswers(Answers):
         return self._event(response.status, response=response)
 
     def waiting(self) -> bytes:
-        """Return an event: nothing else resets the timeout that some clients have for silent streams."""
+        """Return an event, because some clients time out on a stream without events."""
         if self._has_begun:
             return self._event("in_progress", response=self._response("in_progress"))
         self._has_begun = True
@@ -243,7 +243,7 @@ class ResponseAnswers(Answers):
         return OutputText(text=block.text, annotations=citations, logprobs=logprobs)
 
     def _search(self, status: ItemStatus) -> OutputSearch:
-        """Return the search that found the passages."""
+        """Return the search for passages as an item."""
         results = None
         if status == "completed" and "file_search_call.results" in (self._body.include or ()):
             results = [
@@ -305,10 +305,7 @@ class ResponseAnswers(Answers):
 
 
 def _free_text(arguments: str) -> str:
-    """Return the text for a custom tool.
-
-    The model is supposed to write it in a JSON object. If it wrote anything else, return that unchanged.
-    """
+    """Return the text for a custom tool from the JSON object around it, or anything else unchanged."""
     try:
         value = json.loads(arguments)["input"]
     except (ValueError, TypeError, KeyError):

@@ -17,7 +17,7 @@ from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.refusal import Refusal
 
 JOINT = "__"
-"""Separates the namespace from the function in the name that the model sees."""
+"""Separator between the namespace and the function in the name that the model sees."""
 _OPAQUE = "edgechat:"
 """Prefix of `encrypted_content`, which is only base64: it just has to be opaque to clients."""
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -155,12 +155,12 @@ _TEXTS = ("input_text", "output_text", "text", "refusal")
 
 
 def sealed(thought: str) -> str:
-    """Encode thinking as `encrypted_content`, for agents that send that back instead of the thinking."""
+    """Encode thinking as `encrypted_content`, for agents that send back this field instead of the text."""
     return _OPAQUE + base64.b64encode(thought.encode()).decode()
 
 
 def opened(sent: str) -> str:
-    """Decode the thinking in an `encrypted_content`. Return '' if another server created it."""
+    """Decode the thinking in an `encrypted_content` field, or return '' if another server created it."""
     if not sent.startswith(_OPAQUE):
         return ""
     try:

@@ -327,7 +327,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _mode(mode: str | None, box: Toolbox) -> str:
-        """Return whether a call is required. It is not if the only tool is a search: the server runs that."""
+        """Return the mode. If a search is the only tool, no call is required, because the server runs it."""
         return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:

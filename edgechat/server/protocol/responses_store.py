@@ -224,7 +224,7 @@ class InputItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredResponses:
-    """Gives access to stored responses. If there is no store, requests that need one are refused."""
+    """Access to stored responses. Without a store, requests that need one are refused."""
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store

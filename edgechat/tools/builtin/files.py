@@ -203,7 +203,7 @@ class _Files:
 
 
 def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:
-    """Return hints when no line contains `text`: similar file names, lines with its rare words, or any files.
+    """Return hints if no line contains `text`: file names that do, lines with its rare words, or any files.
 
     near: lines that contain words from `text`, each paired with those words.
     """

@@ -21,7 +21,7 @@ _MOST_BITS = 4096
 """Maximum size of integers, in bits; keeps arithmetic fast."""
 _MOST_FACTORIAL = 500
 _MOST_DIGITS = 400
-"""Maximum number of digits to round to: Python computes 10 to that power."""
+"""Maximum number of digits to round to, since Python computes that power of 10."""
 Number = int | float
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {

@@ -22,15 +22,18 @@ class FoundInChats:
     title: str
     """Title of the conversation."""
     role: str
-    """Who wrote it: user or assistant."""
+    """Who wrote the text: user or assistant."""
     snippet: str
-    """The words in their context."""
+    """The words found, in context."""
     at: float
     """Seconds since 1970."""
 
 
 SearchChats = Callable[[str, int], Awaitable[Sequence[FoundInChats]]]
-"""Takes words and a limit; returns the places that contain all the words, best first. Raises StoreError."""
+"""A function that takes words and a limit, and returns the places that contain all the words, best first.
+
+Raises StoreError.
+"""
 
 
 class ChatSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +62,10 @@ def _line(found: FoundInChats) -> str:
 
 
 SearchDocuments = Callable[[Sequence[str], str], Awaitable[str]]
-"""Takes the names of collections and a query; returns text for the model. Raises DocumentError."""
+"""A function that takes the names of collections and a query, and returns text for the model.
+
+Raises DocumentError.
+"""
 BETWEEN_NAMES = "+"
 
 

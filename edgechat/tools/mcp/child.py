@@ -1,7 +1,7 @@
 """Child process that talks to one tool server through the official SDK.
 
-It exits when edgechat does, and takes the server with it. `Watch` enforces limits that the SDK lacks, such as
-those on message length and parsing time, by killing both.
+It exits when edgechat does, and takes the server with it. `Watch` enforces limits that the SDK lacks, for
+example on message length and parsing time, by killing both.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Bridge:
-    """Forwards requests from the parent to the server, and its answers back."""
+    """Forwards requests from the parent to the server, and answers from the server to the parent."""
 
     def __init__(self, pipes: tuple[BinaryIO, BinaryIO]) -> None:
         self._incoming, self._outgoing = pipes

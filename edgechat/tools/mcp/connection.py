@@ -24,25 +24,25 @@ START_SECONDS = 60.0
 """Time limit for starting a server; a package runner may have to download it first."""
 LIST_SECONDS = 15.0
 GRACE_SECONDS = 1.5
-"""How many seconds a server has to exit on its own once its input is closed."""
+"""Seconds that a server is given to exit on its own once its input is closed."""
 _CLOSE_SECONDS = GRACE_SECONDS + 2.0
 
 
 class StartServer(msgspec.Struct, frozen=True, tag=True):
-    """Start a server or connect to it. Sent once, as the first message."""
+    """Request to start a server or connect to it; sent once, as the first message."""
 
     config: ServerConfig
     """The configuration, with variables already replaced by their values."""
 
 
 class ListTools(msgspec.Struct, frozen=True, tag=True):
-    """List the tools, asking the server again if it has announced changes."""
+    """Request for the list of tools; the server is asked again if it has announced changes."""
 
     id: int
 
 
 class CallTool(msgspec.Struct, frozen=True, tag=True):
-    """Call a tool."""
+    """Request to call a tool."""
 
     id: int
     name: str
@@ -51,13 +51,13 @@ class CallTool(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelCall(msgspec.Struct, frozen=True, tag=True):
-    """Cancel a request; unknown ids are ignored."""
+    """Request to cancel another request; unknown ids are ignored."""
 
     id: int
 
 
 class ServerStarted(msgspec.Struct, frozen=True, tag=True):
-    """The server has started and speaks MCP."""
+    """Reply to StartServer: the server has started and speaks MCP."""
 
     title: str
     """The name and version that the server reports."""
@@ -65,7 +65,7 @@ class ServerStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ToolsListed(msgspec.Struct, frozen=True, tag=True):
-    """The tools, sorted by name."""
+    """Reply to ListTools: the tools, sorted by name."""
 
     id: int
     tools: tuple[ToolSpec, ...]
@@ -74,7 +74,7 @@ class ToolsListed(msgspec.Struct, frozen=True, tag=True):
 
 
 class ToolCalled(msgspec.Struct, frozen=True, tag=True):
-    """A result; see ToolResult."""
+    """Reply to CallTool; see ToolResult."""
 
     id: int
     text: str
@@ -83,7 +83,7 @@ class ToolCalled(msgspec.Struct, frozen=True, tag=True):
 
 
 class RequestFailed(msgspec.Struct, frozen=True, tag=True):
-    """A request failed."""
+    """Reply to a request that failed."""
 
     id: int
     why: str
@@ -91,7 +91,7 @@ class RequestFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerLost(msgspec.Struct, frozen=True, tag=True):
-    """The server could not be started, or has ended. This is the last message."""
+    """Last message: the server could not be started, or has ended."""
 
     why: str
     """The reason, worded to complete 'The tool server NAME ...'."""

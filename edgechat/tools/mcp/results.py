@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME, _MAX_TITLE = 128, 200
 _MOST_TEXT = 4 * MAX_RESULT
-"""Maximum number of characters that the child sends per result; the parent truncates it further."""
+"""Maximum number of characters that the child sends per result; the parent truncates results further."""
 _LEFT_OUT_SHOWN = 20
 
 

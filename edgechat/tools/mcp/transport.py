@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.02
 
 
 class _Allowance:
-    """How much more a server is allowed to send before it gets the next message."""
+    """The amount that a server may still send before it gets the next message."""
 
     def __init__(self) -> None:
         self.renew()
@@ -50,9 +50,9 @@ async def server_process(
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield the streams for the SDK. Raises OSError.
 
-    log: a file descriptor for the server's stderr, which is closed here. on_start: called with the server's
+    log: file descriptor for the server's stderr; it is closed here. on_start: called with the server's
     process id. on_misuse: called with the reason if the server must be stopped. On exit, the server's input
-    is closed, and the server has GRACE_SECONDS to end.
+    is closed, and the server is given GRACE_SECONDS to end.
     """
     from mcp.shared.message import SessionMessage
 

@@ -43,7 +43,7 @@ class IdleWork:
         await self._embed_documents(opened)
 
     async def _title(self, conversation: Conversation) -> None:
-        with suppress(EdgechatError):  # without a suggested title, the first question stays the title
+        with suppress(EdgechatError):  # if no title is suggested, the first question remains the title
             title = await self._session.suggest_title(conversation)
             if title and await conversation.retitle(title) and self._view.is_open:
                 self._view.refresh_chat()

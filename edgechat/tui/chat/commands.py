@@ -42,7 +42,7 @@ ACTIONS = {
 
 
 async def run_command(controller: ChatController, name: str, argument: str) -> None:
-    """Run a command. On an error, show it and, if the prompt is empty, put the command back there."""
+    """Run a command. If it fails, show the error and, if the prompt is empty, put the command back there."""
     try:
         check(name, argument, "app")
         await _run(controller, name, argument)

@@ -37,7 +37,7 @@ _SAVE_AFTER = 0.8
 _HISTORY = 200
 """Number of questions in the prompt's history."""
 _LONG = 15.0
-"""If an answer takes longer than this many seconds, a user who is in another window is notified."""
+"""Minimum duration, in seconds, of an answer whose end is announced to a user in another window."""
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
@@ -69,7 +69,7 @@ class ChatController:
             has_waiting=lambda: bool(self.shown.waiting),
         )
         self.documents = FolderReader(session, view)
-        """Reads the documents that /docs adds."""
+        """Reader of the documents that /docs adds."""
         self.deleted: list[str] = []
         """Ids of the conversations deleted since the app started, most recent last."""
         self._offers_models = library is not None
@@ -301,7 +301,7 @@ class ChatController:
         self.view.run_in_background(self.models.find_seeing(), ignore_errors=True)
 
     def title_if_hidden(self, opened: OpenConversation) -> str:
-        """Return the conversation's title if it is off screen, else ''."""
+        """Return the title of a conversation that is off screen, or '' if it is on screen."""
         if opened is self.shown or opened.conversation is None:
             return ""
         return opened.conversation.chat.title
@@ -323,7 +323,7 @@ class ChatController:
 
     @property
     def unread_tokens(self) -> int:
-        """Tokens that the current model has yet to read because another one answered before; 0 if none."""
+        """Number of tokens that the current model has yet to read because another model answered before."""
         conversation, model = self.shown.conversation, self.session.model
         if conversation is None or model is None:
             return 0

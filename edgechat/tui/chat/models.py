@@ -50,11 +50,11 @@ class ChatModels:
         self.pulls.listen(self._changed)
         self.pulls.on_done = self._done
         self.awaited: Pull | None = None
-        """Download of the model that will answer once complete. It may be stopped and resumed meanwhile."""
+        """Download of the model that will answer once complete. Until then, it can be stopped and resumed."""
         self.follower: Pull | None = None
         """Download of a better model, which follows the awaited one."""
         self.offered = ""
-        """The last model downloaded, which the user is invited to switch to; empty if there is no offer."""
+        """The last model downloaded, if the user is still invited to switch to it, or ''."""
         self.stand_in: StandIn | None = None
         """Model to use instead of one that cannot see images or is not responding."""
         self._view = view
@@ -84,7 +84,7 @@ class ChatModels:
     # Names.
 
     def names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
-        """Return the names of local models or of those in the catalogue, each with a short description.
+        """Return the names of the local models or of the catalogue's models, each with a short description.
 
         The most recently used local model comes first. The first call starts a search and returns nothing.
         """
@@ -142,7 +142,7 @@ class ChatModels:
     # Offers.
 
     async def find_seeing(self) -> None:
-        """Offer a model that can see images, if there is one that fits. Raises EdgechatError."""
+        """Offer a model that can see images, if one fits. Raises EdgechatError."""
         from edgechat.planner.ranking.suggestions import seeing_model
 
         library, current = self.library, self.current
@@ -152,7 +152,7 @@ class ChatModels:
         self._offer_changed()
 
     async def find_local(self) -> None:
-        """Offer a local model, if there is one that fits. Raises EdgechatError."""
+        """Offer a local model, if one fits. Raises EdgechatError."""
         from edgechat.planner.ranking.suggestions import local_model
 
         self.stand_in = local_model(await asyncio.to_thread(self.library.inventory, None))

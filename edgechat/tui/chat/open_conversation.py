@@ -37,7 +37,7 @@ class ConversationListener(Protocol):
     """Receives events from open conversations."""
 
     def conversation_changed(self, opened: OpenConversation) -> None:
-        """Called when its activity or statistics have changed."""
+        """Called when the conversation's activity or statistics have changed."""
 
     def question_saved(self, opened: OpenConversation) -> None:
         """Called when a question has been stored."""
@@ -52,7 +52,7 @@ class ConversationListener(Protocol):
         """Called when a question was not sent because the model cannot see its images."""
 
     def title_if_hidden(self, opened: OpenConversation) -> str:
-        """Return its title if it is off screen, else ''."""
+        """Return the conversation's title if it is off screen, or '' otherwise."""
 
 
 class OpenConversation(ReplyStatus):
@@ -68,7 +68,7 @@ class OpenConversation(ReplyStatus):
         transcript = view.new_transcript(is_new=conversation is None)
         super().__init__(transcript, partial(listener.conversation_changed, self))
         self.conversation = conversation
-        """The stored conversation; None before the first question."""
+        """The stored conversation, or None before the first question."""
         self.settings = conversation.chat.settings if conversation else ChatSettings()
         self.system: str | None = conversation.system if conversation else None
         """The system prompt, or the one that a new conversation will start with."""
@@ -102,7 +102,7 @@ class OpenConversation(ReplyStatus):
 
     @property
     def stored_id(self) -> str | None:
-        """Id under which its unsent prompt is stored; None for a new conversation."""
+        """The id under which its unsent prompt is stored, or None for a new conversation."""
         return self.id if self.is_stored else None
 
     @property
@@ -121,7 +121,7 @@ class OpenConversation(ReplyStatus):
 
     @property
     def can_retry(self) -> bool:
-        """Whether there is a reply to regenerate, or a question without one."""
+        """Whether there is a reply to regenerate, or a question without a reply."""
         return not self.is_answering and bool(self.turns) and self.turns[-1].role != "system"
 
     @property
@@ -191,7 +191,7 @@ class OpenConversation(ReplyStatus):
         await self._answer(question)
 
     async def _save(self, question: UnsentPrompt) -> bool:
-        """Save a question; return whether it was stored. Until then it is `pending_question`."""
+        """Save a question and return whether it was stored. In the meantime, it is `pending_question`."""
         saved = False
         self.pending_question = question
         try:
@@ -229,7 +229,7 @@ class OpenConversation(ReplyStatus):
             raise
 
     def give_back(self, question: UnsentPrompt | None = None) -> None:
-        """Hand back an unsent question, if any, together with those waiting behind it."""
+        """Hand back an unsent question, if given, together with the waiting questions."""
         given = question or UnsentPrompt()
         for waiting in self.waiting:
             given = given.before(waiting)
@@ -238,7 +238,7 @@ class OpenConversation(ReplyStatus):
             self._listener.question_not_sent(self, given)
 
     def next_question(self) -> UnsentPrompt | None:
-        """Take the next waiting question, or hand all of them back if the last reply was cut short."""
+        """Take the next waiting question. If the last reply was cut short, hand all of them back instead."""
         if not self.waiting:
             return None
         if self.turns and (self.turns[-1].role, self.turns[-1].state) != ("assistant", "complete"):
@@ -285,7 +285,7 @@ class OpenConversation(ReplyStatus):
     async def _find_passages(
         self, conversation: Conversation, text: str, instead_of: str
     ) -> list[Attachment]:
-        """Return passages that may help to answer a question; empty if stopped. Raises EdgechatError."""
+        """Return passages that may help to answer a question, or [] if stopped. Raises EdgechatError."""
         if not self.documents:
             return []
 
@@ -368,7 +368,7 @@ class OpenConversation(ReplyStatus):
         return answer or "no"
 
     async def stop(self) -> None:
-        """Stop the reply, keeping its text; cancel it if it has not started, or on a second call.
+        """Stop the reply, keeping its text. Cancel it if it has not started, or on a second call.
 
         A question that is still being saved returns to the prompt.
         """

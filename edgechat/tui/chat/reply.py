@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 _FRAME = 1 / 15
 _SLOWEST_FRAME = 0.5
 _PAUSE_PER_COST = 2
-"""Limits painting to a third of the time, so that keys are handled even on a busy machine."""
+"""Length of the pause after painting, as a multiple of the time that painting took.
+
+Painting thus takes at most a third of the time, and keys are handled even on a busy machine.
+"""
 _PROGRESS_EVERY = 0.1
 """Seconds between progress updates."""
 
@@ -61,18 +64,18 @@ def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Cal
 
 
 class ReplyStatus:
-    """What a conversation is doing, and the statistics of its last reply."""
+    """A conversation's activity, and the statistics of its last reply."""
 
     def __init__(self, transcript: TranscriptView, on_change: Callable[[], None]) -> None:
         self.transcript = transcript
         self.activity: tuple[str, float | None, float | None] = ("", None, None)
         """See `Status`."""
         self.used: int | None = 0
-        """Context tokens in use; None if unknown."""
+        """Number of context tokens in use, or None if unknown."""
         self.speed = self.speedup = 0.0
-        """The reply's tokens per second, and its speedup over plain decoding; 0 if unknown."""
+        """The reply's tokens per second, and its speedup over plain decoding. Both are 0 if unknown."""
         self.changed = on_change
-        """Called when the activity or the statistics change."""
+        """Callback for changes to the activity or the statistics."""
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
         """Show an activity; '' removes it. share: the fraction done, if known. cached: see `Status`."""
@@ -100,7 +103,7 @@ class ReplyEvents:
         self._warned_unsaved = False
 
     async def run(self, session: ChatSession, permission: Permission) -> EdgechatError | None:
-        """Stream the reply to the end; return the error that ended it, if any, after showing it.
+        """Stream the reply to its end. If an error ends it, show and return the error.
 
         permission: decides whether a tool call is allowed.
         """

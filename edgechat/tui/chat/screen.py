@@ -84,7 +84,7 @@ class ChatScreen(ChatLayout):
         self._controller: ChatController | None = None
         self._continues_last = last
         self._early: list[events.Key | events.Paste] | None = []
-        """Keys typed before the prompt is focused; None after that."""
+        """Keys typed before the prompt is focused, or None after that."""
 
     def on_mount(self) -> None:
         """Show the welcome text, then open the prompt and start the controller."""
@@ -111,7 +111,7 @@ class ChatScreen(ChatLayout):
         return self._early is not None
 
     def focus_text(self) -> None:
-        """Focus the prompt for text typed or pasted elsewhere."""
+        """Focus the prompt to receive text typed or pasted elsewhere."""
         self.panels.uncover()
         if not self.prompt.focusable:
             self.app.stylesheet.update(self)  # otherwise delayed until the app is idle
@@ -295,7 +295,6 @@ class ChatScreen(ChatLayout):
         self.controller.prompt_changed()
 
     def _arguments(self, command: str) -> Sequence[tuple[str, str]]:
-        """Return a command's possible arguments, each with a short description."""
         from edgechat.tui.chat.commands import arguments
 
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
@@ -304,7 +303,7 @@ class ChatScreen(ChatLayout):
         return (await self.session.store()).images
 
     def _notice(self, n: int, has_images: bool) -> str:
-        """Return a note about a question of n tokens: its reading time, or what the model cannot do."""
+        """Return a note about a question of n tokens: its reading time, or a feature that the model lacks."""
         model = self.session.loaded.model if self.session.loaded is not None else None
         if self.controller.shown.tools and model is not None and not model.has_tools:
             return f"the template of {one_line(model.name, 30)} has no tools"
@@ -330,7 +329,7 @@ class ChatScreen(ChatLayout):
         self.controller.prompt.replace(text)
 
     def key_of(self, command: str) -> str:
-        """Return the key that does the same as a slash command; empty if there is none."""
+        """Return the key that has the same effect as a slash command, or '' if there is none."""
         from edgechat.tui.chat.commands import ACTIONS
         from edgechat.tui.overlays.help import bindings_of, key_names
 
@@ -411,7 +410,6 @@ class ChatScreen(ChatLayout):
         self._hold_keys_during(self.panels.show_trash())
 
     def action_find(self) -> None:
-        """Start a /find command in the prompt."""
         self.replace_prompt("/find ")
 
     def action_clear_find(self) -> None:
@@ -474,7 +472,6 @@ class ChatScreen(ChatLayout):
             choice.pulls.start(chosen.name)
 
     def action_use_stand_in(self) -> None:
-        """Use the model offered as a replacement."""
         self.run_in_background(self.controller.use_stand_in())
 
     def action_tools(self) -> None:

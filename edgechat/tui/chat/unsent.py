@@ -22,9 +22,9 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
     attachments: list[Attachment] = []
     images: list[AttachedImage] = []
     edits: str = ""
-    """Id of the question that this is a new version of; empty for a new question."""
+    """The id of the question that this prompt rewords, or '' for a new question."""
     aside: UnsentPrompt | None = None
-    """The prompt's previous content, to be restored; None if nothing was set aside."""
+    """The prompt's previous content, to be restored later, or None if nothing was set aside."""
 
     @property
     def is_empty(self) -> bool:
@@ -32,7 +32,7 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
         return not (self.text or self.attachments or self.images or has_aside)
 
     def before(self, other: UnsentPrompt) -> UnsentPrompt:
-        """Combine this with a later prompt, either as one text or with the later prompt set aside."""
+        """Combine this with a later prompt, either into one text or by setting the later prompt aside."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
         if self.edits or other.edits or self.aside is not None or other.aside is not None:
@@ -52,7 +52,7 @@ class PromptContent:
     def __init__(self, view: ChatView) -> None:
         self._view = view
         self.edits = ""
-        """Id of the question being edited; empty if none."""
+        """The id of the question being edited, or '' if there is none."""
         self._aside: UnsentPrompt | None = None
 
     @property
@@ -76,7 +76,7 @@ class PromptContent:
         self.write(prompt.before(self.unsent))
 
     def replace(self, text: str, turn: Turn | None = None) -> None:
-        """Set the current content aside, then fill in a command, or a turn's question to be reworded."""
+        """Set the current content aside and fill in `text`. turn: the question to be reworded, if any."""
         now = self.unsent
         aside = None if now.is_empty and turn is None else now
         prompt = UnsentPrompt(text, aside=aside)
@@ -99,7 +99,7 @@ class PromptContent:
 async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
     """Return the unsent prompt for a conversation, or for a new one (None). Raises StoreError.
 
-    The one for a new conversation may have been left behind by another process that has ended.
+    The prompt for a new conversation may have been left behind by another process that has ended.
     """
     stored = await store.unsent(chat_id)
     if chat_id is None:

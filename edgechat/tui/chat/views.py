@@ -106,7 +106,7 @@ class PromptView(Protocol):
         """Replace the content. title: shown above the box."""
 
     def show_waiting(self, questions: Sequence[str]) -> None:
-        """Show the waiting questions, next one first."""
+        """Show the waiting questions, the next one first."""
 
     def attach(self, attached: Attachment | AttachedImage) -> None:
         """Attach a text or image to the next question. Raises AttachmentError if there are too many."""
@@ -122,20 +122,20 @@ class Status(Protocol):
     """A conversation's state, as shown in the status lines."""
 
     activity: tuple[str, float | None, float | None]
-    """A description of the activity (empty for none), and the fraction done (0 to 1), if known.
+    """The activity ('' if there is none), and the fraction done (0 to 1), if known.
 
-    While a prompt is being read, the last item is the fraction that was cached.
+    While a prompt is being read, the last item is the fraction of it that was cached.
     """
     used: int | None
-    """Context tokens in use; None if unknown."""
+    """Number of context tokens in use, or None if unknown."""
     speed: float
-    """Tokens per second in the current or last reply; 0 if unknown."""
+    """Tokens per second in the current or last reply, or 0 if unknown."""
     speedup: float
-    """The last reply's speedup over plain decoding; 0 without drafts."""
+    """The last reply's speedup over plain decoding, or 0 without drafts."""
 
     @property
     def id(self) -> str:
-        """The conversation's id; empty before its first question."""
+        """The conversation's id, or '' before its first question."""
 
     @property
     def is_answering(self) -> bool:
@@ -143,7 +143,7 @@ class Status(Protocol):
 
     @property
     def think(self) -> bool | None:
-        """Whether thinking is switched on or off; None if neither."""
+        """Whether thinking is switched on or off, or None for the model's default."""
 
     @property
     def tools(self) -> Sequence[str]:
@@ -155,7 +155,7 @@ class Status(Protocol):
 
     @property
     def context(self) -> int:
-        """The loaded model's context length in tokens; 0 if none is loaded."""
+        """The loaded model's context length in tokens, or 0 if no model is loaded."""
 
 
 class ChatView(Protocol):
@@ -213,7 +213,7 @@ class ChatView(Protocol):
         """Show document passages, opening the one with this number first."""
 
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
-        """Show versions of a turn side by side; return the index of the chosen one, if any."""
+        """Show the versions of a turn side by side, and return the index of the chosen one, if any."""
 
     # The conversation.
 

@@ -55,7 +55,7 @@ class ChatRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies the row after the list has been reloaded."""
+        """The key that identifies the row after the list has been reloaded."""
         return self.chat.id, ""
 
 
@@ -119,7 +119,7 @@ def height_of(row: Row, width: int, *, is_first: bool) -> int:
 
 
 def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing: bool) -> list[Content]:
-    """Return a row's lines, no wider than `width`, with spans named for their meaning ('.faint')."""
+    """Return a row's lines, no wider than `width`, with spans named after their meaning, such as '.faint'."""
     if isinstance(row, HeadingRow):
         heading = Content(" " * _GUTTER + row.text).truncate(width, ellipsis=True).stylize(".heading")
         return [heading] if is_first else [Content(""), heading]
@@ -189,7 +189,7 @@ def _when(moment: datetime, now: datetime) -> str:
 
 
 class ChatList(ScrollView, can_focus=True):
-    """Rows with a cursor. Posts the user's requests, but changes nothing itself."""
+    """A list of rows with a cursor. Posts the user's requests, but changes nothing itself."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -270,7 +270,8 @@ class ChatList(ScrollView, can_focus=True):
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
         """Replace the rows. The cursor stays on its row or, if that is gone, at its position.
 
-        Initially, it is on the open conversation, if listed. in_trash: whether the rows are in the trash.
+        Initially, the cursor is on the open conversation, if it is listed.
+        in_trash: whether the rows are in the trash.
         """
         self._in_trash = in_trash
         key = self.row.key if self.row is not None else (self._current, "")
@@ -283,7 +284,7 @@ class ChatList(ScrollView, can_focus=True):
         self.refresh_bindings()
 
     def mark(self, current: str | None, writing: frozenset[str]) -> None:
-        """Mark the open conversation, and those with a reply in progress."""
+        """Mark the open conversation and any others with a reply in progress."""
         if (current, writing) != (self._current, self._writing):
             self._current, self._writing = current, writing
             self.refresh()
@@ -422,7 +423,7 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(self.Requested(action, self.row))
 
     def on_click(self, event: events.Click) -> None:
-        """Open the row that was clicked; in the trash, only move the cursor there."""
+        """Move the cursor to the row that was clicked and, unless it is in the trash, open it."""
         at = bisect_right(self._tops, event.y + self.scroll_offset.y) - 1
         if 0 <= at < len(self._rows) and isinstance(self._rows[at], SelectableRow):
             self._go_to(at)

@@ -37,7 +37,7 @@ POLL_INTERVAL = 2.0
 
 
 class SearchField(LineField):
-    """The search field."""
+    """The search field above the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Open"),
@@ -132,7 +132,7 @@ class Sidebar(Widget):
     # Called by the app.
 
     def show_current(self, chat_id: str | None, writing: frozenset[str] = frozenset()) -> None:
-        """Mark the open conversation and those with a reply in progress, and reload the list."""
+        """Mark the open conversation and any others with a reply in progress, and reload the list."""
         self._list.mark(chat_id, writing)
         if self.is_attached:
             self.reload()

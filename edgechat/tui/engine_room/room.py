@@ -126,7 +126,7 @@ class EngineRoom(VerticalScroll):
         self.log_lines.display = remote is None or remote.is_started
 
     def show_snapshot(self, snapshot: Snapshot | None) -> None:
-        """Show a snapshot of the engine; None if no model is loaded."""
+        """Show a snapshot of the engine, or that no model is loaded if it is None."""
         for section in (self.speed, self.drafts, self.cache, self.memory):
             section.show(snapshot)
 

@@ -59,7 +59,7 @@ class Section(Sheet):
         raise NotImplementedError
 
     def aside(self) -> str:
-        """Return a short text to show at the right end of the heading."""
+        """Return short text to show at the right end of the heading."""
         return ""
 
     def lay_out(self, width: int) -> list[RenderedLine]:

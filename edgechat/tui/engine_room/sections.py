@@ -60,7 +60,6 @@ class MemorySection(Section):
         self._resident = 0
 
     def show_model(self, plan: LoadPlan | None, info: ModelInfo | None) -> None:
-        """Show a plan, and the model loaded with it."""
         self._plan, self._info, self._resident = plan, info, 0
         self.changed()
 
@@ -209,7 +208,7 @@ def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind 
 
 
 def _place(kind: Kind, kinds: list[Kind | None], counters: Sequence[Counter[Kind]]) -> None:
-    """Give a kind one character near where it is most frequent, sparing the only one of any other kind."""
+    """Give a kind one character near where it is most frequent, but never another kind's only one."""
     best = max(range(len(kinds)), key=lambda at: counters[at][kind])
     counts = Counter(kinds)
     spare = [at for at, other in enumerate(kinds) if other is None or counts[other] > 1]
@@ -253,11 +252,11 @@ class CacheSection(Section):
     def __init__(self) -> None:
         super().__init__()
         self.title_of: Callable[[str], str | None] = lambda _chat: None
-        """Returns the title of the chat with a given id."""
+        """Function that returns the title of the chat with a given id."""
         self._snapshot: Snapshot | None = None
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show a snapshot; None if no model is loaded."""
+        """Show a snapshot, or that no model is loaded if it is None."""
         before, self._snapshot = self._snapshot, snapshot
         if snapshot is None or before is None or _shown_parts(snapshot) != _shown_parts(before):
             self.changed()

@@ -13,7 +13,7 @@ from textual.content import Content
 
 NOTHING = Content("")
 COPY_CODE = "copy-code"
-"""Key in a style's metadata; clicking there copies the code."""
+"""Key in a style's metadata. Clicking text in that style copies the code."""
 
 Row = tuple[Content, ...]
 
@@ -27,9 +27,9 @@ class RenderedLine(NamedTuple):
     trail: int = 0
     """Number of characters at its end that are padding and are not copied."""
     joint: str = "\n"
-    """What separates it from the line above when copied; empty if this continues a folded line."""
+    """Separator from the line above when copied, or '' if this continues a folded line."""
     code: str = ""
-    """Code to copy when its "copy" label is clicked."""
+    """Code to copy when the line's "copy" label is clicked."""
 
     @classmethod
     def decoration(cls, content: Content, trail: int = 0, code: str = "") -> RenderedLine:
@@ -58,7 +58,7 @@ class Block:
     language: str = ""
     """For code: the fence's info string, which starts with the language."""
     formula: str = ""
-    """For maths: the text between the delimiters; empty if the closing one is missing."""
+    """For maths: the text between the delimiters, or '' if the closing one is missing."""
     rows: tuple[Row, ...] = ()
     """For tables: the rows, the first of which is the header."""
     aligns: tuple[str, ...] = ()

@@ -42,10 +42,10 @@ _NUMBER = re.compile(r"\[?\d+\]?")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is known about a text's sources."""
+    """The passages that a text may cite, and those of its quotations that were not found in any passage."""
 
     passages: Collection[int] = ()
-    """Numbers to turn into links to their passages; other numbers stay plain text."""
+    """Passage numbers to turn into links; other numbers stay plain text."""
     unfounded: Sequence[str] = ()
     """Quotations to mark because they were not found in any passage."""
 
@@ -58,7 +58,7 @@ class ListContinuation:
     """How a list that was split between two items continues."""
 
     number: int | None
-    """Number of the next item; None in a bulleted list."""
+    """Number of the next item, or None in a bulleted list."""
     gap: bool
     """Whether a blank line precedes the next item."""
 
@@ -139,7 +139,7 @@ class BlockBuilder:
         return content[4:]
 
     def continuation_at(self, token: Token) -> ListContinuation | None:
-        """Return how the list continues at `token`; None outside a list."""
+        """Return how the list continues at `token`, or None outside a list."""
         return ListContinuation(self._numbers[0], self._gap_before(token)) if self._numbers else None
 
     def _gap_before(self, token: Token) -> bool:
@@ -194,7 +194,7 @@ class BlockBuilder:
 
 
 def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
-    """Return an inline token's text, with spans named for their meaning ('.strong')."""
+    """Return an inline token's text, with spans named after their meaning, such as '.strong'."""
     text: list[str] = []
     spans: list[Span] = []
     opened: list[tuple[int, int, str, str]] = []
@@ -260,7 +260,7 @@ def _citation_links(text: str, at: int, passages: Collection[int]) -> list[Span]
 
 
 def _formula(token: Token) -> tuple[str, str]:
-    """Return a formula as Unicode, or else its source, together with its style."""
+    """Return a formula as Unicode, or its source if it cannot be converted, together with a style."""
     from edgechat.base.latex.convert import in_line
 
     text = in_line(token.content)
@@ -340,7 +340,7 @@ class Document:
 
     @property
     def open_kind(self) -> str:
-        """The kind of the block that further text may extend; empty if there is none."""
+        """The kind of the block that further text may extend, or '' if there is none."""
         return self._open[-1].kind if self._open else ""
 
     def lines_of_tail(self, tail: str, width: int) -> list[RenderedLine]:
@@ -358,7 +358,7 @@ class Document:
 
 
 def _last_start(tokens: Sequence[Token]) -> int:
-    """Return the index where the last part that may still change starts: a top-level block or list item."""
+    """Return the index of the first token that may change: the start of the last top-level block or item."""
     before, begin, in_list = 0, 0, False
     for at, token in enumerate(tokens):
         if token.level == 0 and token.nesting >= 0:

@@ -82,7 +82,7 @@ def _heading(block: Block, width: int) -> list[RenderedLine]:
 
 
 def _maths(block: Block, width: int) -> list[RenderedLine]:
-    """Return a formula laid out over several lines, on one line if that is too wide, or as its source."""
+    """Return a formula on several lines, on one line if that is too wide, or else as its source."""
     from edgechat.base.latex import convert
 
     room = width - 2
@@ -147,7 +147,7 @@ def table_lines(rows: Sequence[Row], aligns: Sequence[str], width: int) -> list[
 
 
 def _column_widths(rows: Sequence[Row], width: int) -> list[int]:
-    """Return column widths, narrowing the widest columns until all fit; empty if they cannot fit."""
+    """Return the column widths, narrowing the widest columns until all fit, or [] if they cannot fit."""
     columns = list(zip(*rows, strict=True))
     widths = [min(max(1, width), max(1, *(cell.cell_length for cell in column))) for column in columns]
     if sum(widths) <= width:
@@ -249,7 +249,7 @@ def split_runs(source: str) -> list[str]:
 
 
 def highlighted(run: str, language: str) -> list[Content]:
-    """Return a run's lines, with spans for the colours; plain if the language is unknown."""
+    """Return a run's lines, with spans for the colours unless the language is unknown."""
     lexer = _lexer(language.lower()) if language else None
     if lexer is None:
         return [Content(line) for line in run.split("\n")]

@@ -103,13 +103,13 @@ class MarkdownStream:
         return pieces
 
     def _agrees(self, lines: Sequence[RenderedLine]) -> bool:
-        """Return whether these lines start with what has been written."""
+        """Return whether these lines start with the text written so far."""
         *complete, last = self._sent
         now = [line.content.plain for line in lines[self._start : self._start + len(self._sent)]]
         return now[: len(complete)] == complete and "".join(now[len(complete) :]).startswith(last)
 
     def _start_again(self) -> list[Content]:
-        """Write the unfinished block again below, since it turned out to be something else."""
+        """Begin to write the unfinished block again below, since it turned out to be something else."""
         pieces = [] if self.at_line_start else [Content("")]
         self._sent = [""]
         return pieces
@@ -120,7 +120,7 @@ class MarkdownStream:
         self._sent = self._sent[count:]
 
     def _settled(self, lines: Sequence[RenderedLine]) -> tuple[int, int]:
-        """Return the line and column up to which all continuations agree."""
+        """Return the line and column up to which all possible continuations agree."""
         if self.waits_for:
             return 0, 0
         agreed, column = _before_unfinished(lines)
@@ -154,7 +154,7 @@ class MarkdownStream:
 
 
 def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:
-    """Return the line and column where an unfinished formula starts."""
+    """Return the line and column where an unfinished formula starts, or where the lines end."""
     for at, line in enumerate(lines):
         starts = [span.start for span in line.content.spans if span.style == ".unfinished"]
         if starts:

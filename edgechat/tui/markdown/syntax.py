@@ -1,8 +1,8 @@
 r"""Maths, footnotes and citations for markdown-it.
 
 Maths is written as $..$, \(..\), $$..$$, \[..\] or \begin{align}..\end{align}. mdit-py-plugins recognizes a
-formula only once its end has arrived. Here, an unfinished one is a token too and is shown as written, so that
-nothing flickers while a formula is streamed, and Markdown consumes none of its backslashes.
+formula only once its end has arrived. Here, an unfinished formula is also a token, shown as written, so that
+nothing flickers while it is streamed and Markdown consumes none of its backslashes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLOSING = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}
 _LONGEST = 2000
 """Maximum length of an inline formula, which bounds the search for its end."""
 _LATEX = frozenset(",;:{}()]%&\"'/=?@^")
-"""A backslash before one of these is LaTeX or meaningless, and is kept; CommonMark would drop it."""
+"""A backslash before one of these is LaTeX or meaningless. It is kept, although CommonMark would drop it."""
 _COMMAND = re.compile(r"\\(?:text\w*|mathrm|mbox|operatorname)\*?\s*\{[^{}]*\}|\\[A-Za-z]+|\\.")
 _SIGN = re.compile(r"\\[A-Za-z]|[\^_]")
 _PROSE = re.compile(r"[A-Za-z\d][,.;:!?]?\s+[A-Za-z]{2,}")
@@ -98,7 +98,7 @@ def _may_open(source: str, at: int, end: int) -> bool:
 
 
 def _closing(source: str, opening: str, begin: int, end: int) -> int:
-    """Return the end of a formula; -1 if it has none, or if it is a price such as $5."""
+    """Return the index of a formula's closing delimiter, or -1 if it has none or is a price such as $5."""
     if opening != "$":
         return source.find(_CLOSING[opening], begin, end)
     close = begin
@@ -127,7 +127,7 @@ def _is_prose(text: str) -> bool:
 
 
 def _bracketed_words(source: str, at: int, end: int) -> str:
-    r"""Return the text in escaped brackets, as in `\[citation needed\]`; empty if there is none."""
+    r"""Return the text in escaped brackets, as in `\[citation needed\]`, or '' if there is none."""
     if source[at : at + 2] != "\\[":
         return ""
     close = source.find("\\]", at, min(end, at + _LONGEST))
@@ -136,7 +136,7 @@ def _bracketed_words(source: str, at: int, end: int) -> str:
 
 
 def _footnote(state: StateInline, silent: bool) -> bool:
-    """Parse a footnote mark, either a reference or the one before the note itself: [^1] becomes ¹."""
+    """Parse a footnote mark, either in the text or before the note itself: [^1] becomes ¹."""
     match = _FOOTNOTE.match(state.src, state.pos, state.posMax)
     if match is None:
         return False
@@ -204,7 +204,7 @@ def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
 
 
 def _display_at(line: str) -> tuple[str, str]:
-    """Return the delimiters of a displayed formula at the start of the line; empty if there is none."""
+    """Return the delimiters of a displayed formula at the start of the line, or ('', '') if there is none."""
     if line.startswith(("$$", "\\[")) and line[2:3] != "$":
         return line[:2], _CLOSING[line[:2]]
     match = _BEGIN.match(line)

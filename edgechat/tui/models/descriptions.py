@@ -56,7 +56,7 @@ _COLORS = {
 
 
 def describe(item: ModelItem, width: int, offline: str) -> Content:
-    """Describe a model. width: in cells. offline: why edgechat does not use the network; '' if it does."""
+    """Describe a model. width: in cells. offline: why the network is not used, or '' if it is used."""
     lines = [Content.styled(f"{one_line(item.name, 60)} {item.quant or ''}".rstrip(), "bold")]
     if item.entry is not None:
         lines.append(Content(printable(item.entry.description)))
@@ -364,7 +364,7 @@ class ColumnLayout:
                 return _where(item)
 
     def _progress(self, pull: Pull) -> Content:
-        """Return a pull's progress: a bar if the size is known, and text."""
+        """Return a pull's progress as text, after a bar if the size is known and there is room."""
         room = self.width - self.name_width - 4
         parts: list[Content | tuple[str, str]] = []
         is_downloading = pull.state in (PullState.DOWNLOADING, PullState.STOPPING)

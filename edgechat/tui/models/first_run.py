@@ -45,9 +45,9 @@ class FirstRunChoice:
     model: str
     """The model to chat with now."""
     pull: Pull | None = None
-    """Download of the model to chat with once the download is complete."""
+    """Download of the model that will answer once the download is complete."""
     follower: Pull | None = None
-    """Download of a better model, to be offered once the download is complete."""
+    """Download of a better model, which is offered once the download is complete."""
 
 
 class Choice(Widget, can_focus=True):
@@ -87,7 +87,6 @@ class Choice(Widget, can_focus=True):
         self._was_clicked = False
 
     def show(self, text: Content) -> None:
-        """Show text of one or more lines."""
         if not text.is_same(self._text) or text.spans != self._text.spans:
             self._text = text
             self.refresh(layout=True)
@@ -107,7 +106,7 @@ class Choice(Widget, can_focus=True):
 
 
 class FirstRun(AppScreen[FirstRunChoice | None]):
-    """Lets the user choose how to start. It can be closed at any time."""
+    """A screen that lets the user choose how to start. It can be closed at any time."""
 
     DEFAULT_CSS = """
     FirstRun {
@@ -157,7 +156,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._last_card: Choice | None = None
         """The card that was last focused."""
         self._placed = ""
-        """The widget that the screen itself focused. If any other widget has the focus, the user chose it."""
+        """ID of the widget that the screen itself focused. If another has the focus, the user has moved."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False), Vertical(id="page"):
@@ -244,7 +243,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self.refresh_bindings()
 
     def _best_here(self) -> list[ModelItem]:
-        """Return the usable local models, best first, except the guide."""
+        """Return the usable local models except the guide, best first."""
         standings = [
             (standing(item.row, item.option), item)
             for item in self._models.items("").values()
@@ -317,7 +316,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         return [choice for choice in self.query(Choice) if choice.display]
 
     def _local_at_cursor(self) -> ModelItem | None:
-        """Return the local model that the user has moved the cursor to."""
+        """Return the local model that the user has moved the cursor to, if any."""
         kind, _, number = str(self.focused.id if self.focused is not None else "").partition("-")
         is_local = kind == "local" and f"{kind}-{number}" != self._placed
         return self._local[int(number) - 1] if is_local else None
@@ -356,7 +355,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.set_focus(others[index])
 
     def _card_in(self, cards: list[Choice]) -> Choice | None:
-        """Return the card last focused, or else the first."""
+        """Return the card that was last focused, or else the first one."""
         return self._last_card if self._last_card in cards else next(iter(cards), None)
 
     def action_move_card(self, by: int) -> None:
@@ -384,7 +383,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
                 self.action_guide()
 
     def _take(self, number: int) -> None:
-        if number < len(self._cards):  # otherwise not known yet
+        if number < len(self._cards):  # otherwise, the model is not known yet
             self.dismiss(self._begin_with(self._cards[number]))
 
     def _begin_with(self, shown: FirstModel) -> FirstRunChoice:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 BEST = "★"
-"""Marks a recommended model."""
+"""The mark of a recommended model."""
 
 
 class ModelGroup(Enum):
@@ -53,7 +53,7 @@ class ModelItem:
     """Its name in chats and pulls, as users type it."""
     quant: str | None = None
     size: int = 0
-    """In bytes; 0 while unknown."""
+    """Size in bytes, or 0 while unknown."""
     entry: CatalogueEntry | None = None
     row: ModelRow | None = None
     """A local model's row."""
@@ -62,7 +62,10 @@ class ModelItem:
     is_measured: bool = False
     """Whether its speed was measured in earlier loads rather than predicted."""
     is_loaded: bool = False
-    """Whether an edgechat process has it in memory; its verdict would count that memory as used."""
+    """Whether an edgechat process has it in memory.
+
+    Its verdict is then 'in use', since its rating would count that memory as unavailable.
+    """
     is_best: bool = False
     """Whether it is recommended."""
     pull: Pull | None = None
@@ -98,7 +101,7 @@ class ModelItem:
 
     @property
     def plan(self) -> LoadPlan | None:
-        """The plan for loading it; None if unknown or if it does not fit."""
+        """The plan for loading it, or None if there is no plan yet or it does not fit."""
         return self.option.plan if self.option is not None else None
 
     @property
@@ -179,7 +182,7 @@ class KnownModels:
         self._library, self._pulls, self._current = library, pulls, current
         self._measured_rate: float | None = None
         self._listed_pulls: list[Pull] = []
-        """Pulls completed before the inventory was read, whose models are therefore among the rows."""
+        """Pulls completed before the inventory was read, so the rows include their models."""
         self._surveys: dict[str, SurveyFindings | EdgechatError] = {}
 
     @property
@@ -188,7 +191,10 @@ class KnownModels:
         return self._pulls.rate or self._measured_rate
 
     async def load(self, on_progress: Callable[[], None], *, probe: bool = False) -> None:
-        """Load everything except surveys, calling `on_progress` after each step. probe: also test the hub."""
+        """Load everything except surveys, calling `on_progress` after each step.
+
+        probe: whether to test the connection to the hub as well.
+        """
         self.problem, self.is_loading, self.unreachable = None, True, ""
         try:
             self.offline = await asyncio.to_thread(self._library.offline)
@@ -311,7 +317,7 @@ class KnownModels:
                 yield ModelItem(f"at:{listing.server}", ModelGroup.HOSTED, listing.server, gone=gone)
 
     def _remote(self, pulled: set[str]) -> Iterator[ModelItem]:
-        """Yield the other models in the catalogue, best first, with any that are too large at the end."""
+        """Yield catalogue models that are neither local nor being pulled: best first, too large ones last."""
         listed = {row.model.entry.name for row in self.rows if row.model.entry is not None} | pulled
         entries = {
             entry.name: entry

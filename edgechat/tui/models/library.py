@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 Workers = tuple[str, ...] | None
-"""Worker addresses; None for those in settings.toml."""
+"""Worker addresses, or None to use those in settings.toml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,8 @@ class ModelLibrary:
     """Functions that may be slow and are therefore called in threads. They raise EdgechatError."""
 
     catalogue: Callable[[], Sequence[CatalogueEntry]]
-    """The models in the catalogue."""
     inventory: Callable[[str | None], Sequence[ModelRow]]
-    """Local models, most recently used first, including the one named, wherever that is stored."""
+    """Local models, most recently used first; includes the one named, wherever it is stored."""
     nearby: Callable[[Sequence[ModelRow]], Sequence[ModelRow]]
     """Models in the downloads and working folders that are not listed already."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]

@@ -36,7 +36,7 @@ class PullState(Enum):
 
 
 class Pull:
-    """A model's download. Read on the app's event loop; changed only by Pulls."""
+    """The download of a model. It is read on the app's event loop, and changed only by Pulls."""
 
     def __init__(self, name: str, quant: str | None = None, *, anyway: bool = False) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class Pull:
         self.progress: ProgressSample | None = None
         self.error: EdgechatError | None = None
         self.model: str | None = None
-        """The model name to chat with, once downloaded."""
+        """The model's name in chats, once it is downloaded."""
         self.stop = threading.Event()
 
     @property
@@ -86,7 +86,7 @@ class Pulls:
 
     def __init__(self, library: ModelLibrary) -> None:
         self.all: list[Pull] = []
-        """In the order they were started."""
+        """All pulls, in the order in which they were started."""
         self.on_done: Callable[[Pull], None] = lambda _pull: None
         self.rate: float | None = None
         """Bytes per second in the last download; None before the first."""
@@ -110,7 +110,7 @@ class Pulls:
         return next(running, None)
 
     def line(self) -> str:
-        """Return a line such as 'mistral-7b 45% 2.1 GiB of 4.4 GiB, 1:45 left, 2 more'; '' if idle."""
+        """Return a line such as 'mistral-7b 45% 2.1 GiB of 4.4 GiB, 1:45 left, 2 more', or '' if idle."""
         current = self.current
         if current is None:
             return ""
@@ -120,7 +120,7 @@ class Pulls:
     def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
         """Start or queue a pull, or return the one in progress for the same model.
 
-        anyway: download the model even if it does not fit; otherwise the pull would fail with DoesNotFit.
+        anyway: whether to download the model even if it does not fit, instead of failing with DoesNotFit.
         """
         last = next((pull for pull in reversed(self.all) if pull.name == name), None)
         if last is not None and not last.is_over and quant in (None, last.quant):

@@ -63,7 +63,7 @@ class Details(Vertical):
     def show(
         self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show a model. survey: None if not available; `waiting` then says why."""
+        """Show a model and its survey. waiting: why there is no survey, if it is None."""
         about = self.query_one("#about", Static)
         title = self.query_one("#quants-title", Static)
         quants = self.query_one("#quants", KeyedList)
@@ -85,7 +85,7 @@ class Details(Vertical):
 
 
 class ModelBrowser(Vertical):
-    """A list of models and the details of the selected one, with a filter above them while it is open."""
+    """A list of models and the selected model's details. A filter can be opened above them."""
 
     DEFAULT_CSS = """
     ModelBrowser {
@@ -102,7 +102,7 @@ class ModelBrowser(Vertical):
     """
 
     class SurveyWanted(Message):
-        """A request to rate a model's quantizations, sent once the cursor has rested on it."""
+        """A request to rate a model's quantizations, sent once the cursor has rested on the model."""
 
     def __init__(self, models: KnownModels, current: str | None) -> None:
         """current: name of the chat's model."""
@@ -158,7 +158,7 @@ class ModelBrowser(Vertical):
 
     @property
     def row(self) -> ModelRow | None:
-        """The selected model or quantization, if it is on this machine."""
+        """The row of the selected model or quantization, if it is on this machine."""
         item, quant = self.item, self.quant
         if quant is None:
             return item.row if item is not None else None
@@ -226,7 +226,7 @@ class ModelBrowser(Vertical):
         self.call_after_refresh(self.fill)  # the panes have been resized
 
     def step_back(self) -> bool:
-        """Leave the filter or the other pane; return whether one of them was active."""
+        """Leave the filter or the quantizations; return whether either of them was active."""
         if self._filter.has_class("-open"):
             self._filter.value = ""
             self._filter.remove_class("-open")
@@ -239,7 +239,7 @@ class ModelBrowser(Vertical):
 
 
 class ModelsScreen(AppScreen[str | None]):
-    """Lets the user choose a model to chat with. Returns its name, or None."""
+    """A screen for choosing a model to chat with. It returns the model's name, or None."""
 
     DEFAULT_CSS = """
     ModelsScreen {
@@ -462,7 +462,7 @@ class ModelsScreen(AppScreen[str | None]):
         self._browser.focus_list()
 
     def action_back(self) -> None:
-        """Close the filter, leave the other pane, or leave the screen, whichever applies first."""
+        """Close the filter, leave the quantizations or leave the screen, whichever applies first."""
         if not self._browser.step_back():
             self.dismiss(None)
 

@@ -30,7 +30,7 @@ _DIFF_STYLES = {"+": "$success", "-": "$error"}
 
 
 class ConsentScreen(AppDialog[Answer | None]):
-    """Returns the answer, or None to stop the reply.
+    """A dialog that returns the user's answer, or None to stop the reply.
 
     It may appear while the user is typing, so it accepts keys only after a pause.
     """
@@ -53,7 +53,7 @@ class ConsentScreen(AppDialog[Answer | None]):
     ]
 
     def __init__(self, question: Question, chat: str = "") -> None:
-        """chat: the conversation's title if it is off screen."""
+        """chat: the conversation's title, or '' if the conversation is on screen."""
         super().__init__()
         self._question = question
         self._chat = one_line(chat, 50)
@@ -88,7 +88,7 @@ class ConsentScreen(AppDialog[Answer | None]):
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        """Record the time of key presses that do nothing here."""
+        """Count keys that do nothing here as typing, too."""
         self._is_quiet()
 
     def _is_quiet(self) -> bool:

@@ -75,9 +75,9 @@ _TASK_OF = {
     **dict.fromkeys(("new_chat", "conversations", "search", "undo_delete"), "Conversations"),
     **dict.fromkeys(("models", "switch_model", "engine_room"), "Models"),
 }
-"""Tasks for actions that belong to the shared parts."""
+"""Tasks keyed by action, for actions in shared parts that do not belong to their part's task."""
 _SHARED = ("Everywhere", "The chat", "The prompt")
-"""Parts of the chat itself, whose keys are listed without saying where they work."""
+"""Parts whose keys are listed directly under a task, without the part's name."""
 
 
 def bindings_of(*classes: type) -> list[Binding]:
@@ -97,7 +97,7 @@ def bindings_of(*classes: type) -> list[Binding]:
 
 
 def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
-    """Return the keys grouped by task, after those of the current screen unless that is the chat."""
+    """Return the keys grouped by task, after the current screen's own unless that screen is the chat."""
     keys: dict[str, list[Binding]] = {task: [] for task in _TASKS}
     places: dict[str, list[Section]] = {task: [] for task in _TASKS}
     here: list[Section] = []
@@ -121,7 +121,7 @@ def _once(bindings: Iterable[Binding]) -> list[Binding]:
 
 
 def _without_ranges(bindings: list[Binding]) -> list[Binding]:
-    """Return the bindings, leaving out those covered by an earlier one's displayed key, such as '1-9'."""
+    """Return the bindings except those covered by an earlier binding's displayed key, such as '1-9'."""
     listed: list[Binding] = []
     for binding in bindings:
         last = listed[-1] if listed else None
@@ -167,7 +167,7 @@ class _HelpSection(Static):
         self.border_title = Content(title)
 
     def filter(self, words: Sequence[str]) -> bool:
-        """Show the rows that, together with the heading, contain all words; return whether there are any."""
+        """Show the rows that, with the heading, contain all words; return whether there are any."""
         rows = [
             (keys, description)
             for keys, description in self._rows
@@ -185,7 +185,7 @@ class _HelpSection(Static):
 
 
 class HelpScreen(AppScreen[None]):
-    """Searchable list of keys and commands. Escape, F1, or q outside the search field closes it."""
+    """A searchable list of keys and commands. Escape, F1, or q outside the search field closes it."""
 
     DEFAULT_CSS = """
     HelpScreen {

@@ -26,13 +26,12 @@ class ModelName:
 
     name: str
     note: str = ""
-    """A short note about it."""
     is_here: bool = True
     """Whether it is on this machine; otherwise it would be downloaded."""
 
 
 class ModelSwitcher(AppDialog[ModelName | None]):
-    """Lets the user choose a model to chat with or to download."""
+    """A dialog for choosing a model to chat with or to download."""
 
     DEFAULT_CSS = """
     ModelSwitcher {
@@ -91,7 +90,7 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         self.query_one("#none").display = not models
 
     def _matching(self) -> list[ModelName]:
-        """Return the models that match the typed text, best first; without text, all in their usual order."""
+        """Return the models matching the typed text, best first; if it is empty, all in their usual order."""
         query = self.query_one(LineField).value.strip()
         if not query:
             return list(self._models)

@@ -29,7 +29,7 @@ from edgechat.tui.widgets.lists import CursorLine
 _WIDTH = 80
 """Maximum width of the palette in cells; it matches the style sheet."""
 _BESIDE = 7
-"""Number of those cells that are taken up by borders, padding and the scroll bar."""
+"""Number of cells across the palette that borders, padding and the scroll bar take up."""
 
 
 class Entry(NamedTuple):
@@ -99,7 +99,7 @@ class CommandProvider(Provider):
 class PaletteList(CommandList, CursorLine, can_focus=False):
     """The entries; keys go to the field above them.
 
-    CommandList is the first base because Textual inherits CSS from that one.
+    CommandList comes first because Textual inherits CSS from the first base class.
     """
 
 

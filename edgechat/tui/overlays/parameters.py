@@ -35,11 +35,11 @@ class Parameters:
     system: str | None
     settings: ChatSettings
     save_as: str = ""
-    """Name of a preset to save them as; empty for no preset."""
+    """Name of a preset to save them as, or '' to save no preset."""
 
 
 class ParametersScreen(AppDialog[None]):
-    """Edits the system prompt and parameters. If saving fails, the error is shown so it can be corrected."""
+    """A dialog for the system prompt and parameters. It stays open and shows the error if saving fails."""
 
     DEFAULT_CSS = """
     ParametersScreen {
@@ -79,8 +79,8 @@ class ParametersScreen(AppDialog[None]):
     ) -> None:
         """defaults: used for empty fields. can_think: whether thinking can be switched on and off.
 
-        save: receives the values; may raise EdgechatError. known: for a remote model, the fields whose
-        defaults are known here.
+        save: receives the values; may raise EdgechatError. known: the fields whose defaults are known; None
+        means all of them, as for a local model.
         """
         super().__init__()
         self._system = system

@@ -31,7 +31,7 @@ _SAME = "The file is as it was then."
 
 
 class PassageScreen(AppDialog[None]):
-    """Shows one passage at a time."""
+    """A dialog that shows one passage at a time."""
 
     DEFAULT_CSS = """
     PassageScreen {
@@ -113,12 +113,12 @@ def _missing(source: PassageSource) -> str | None:
 
 
 def _state_of(source: PassageSource) -> str:
-    """Read the file and return its state."""
+    """Read the file and return its state as a sentence for users."""
     return _missing(source) or (_CHANGED if source.has_changed else _SAME)
 
 
 class VersionsScreen(AppDialog[int | None]):
-    """Shows all versions of a turn; returns the index of the chosen one, or None."""
+    """A dialog that shows all versions of a turn and returns the index of the chosen one, or None."""
 
     DEFAULT_CSS = """
     VersionsScreen {
@@ -137,7 +137,7 @@ class VersionsScreen(AppDialog[int | None]):
     ]
 
     def __init__(self, versions: Sequence[Turn], shown: int) -> None:
-        """shown: index of the version in the transcript."""
+        """shown: index of the version that the transcript shows."""
         super().__init__()
         self._versions = versions
         self._shown = shown

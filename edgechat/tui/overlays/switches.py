@@ -78,7 +78,7 @@ class SwitchDialog(AppDialog[None]):
 
 
 class DocumentsScreen(SwitchDialog):
-    """Turns collections on and off, starting with the next question."""
+    """A dialog for turning collections on and off. Changes take effect with the next question."""
 
     DEFAULT_CSS = """
     DocumentsScreen {
@@ -165,7 +165,7 @@ _FIELDS = {
 
 
 class ToolsScreen(SwitchDialog):
-    """Turns tools on and off, starting with the next reply."""
+    """A dialog for turning tools on and off. Changes take effect with the next reply."""
 
     DEFAULT_CSS = """
     ToolsScreen {
@@ -229,7 +229,7 @@ class ToolsScreen(SwitchDialog):
         return names + gone
 
     def _chosen_as(self, name: str) -> str:
-        """Return the chosen item behind a line, including its argument; '' if it is off."""
+        """Return the chosen item that a line stands for, including its argument, or '' if it is off."""
         if name in _FIELDS:
             return next((one for one in self._chosen if one.startswith(f"{name}:")), "")
         return name if name in self._chosen else ""

@@ -99,7 +99,7 @@ class SettingEntry:
         return one_line(format_value(tuple(map(str, value)) if isinstance(value, list) else value), 200)
 
     def parse(self, text: str) -> Any:
-        """Parse typed text; None if empty. Raises ValueError with a message that names the allowed values."""
+        """Return the value of typed text, or None if empty. Raises ValueError, naming the allowed values."""
         text = text.strip()
         if not text:
             return None
@@ -201,7 +201,7 @@ class TextEditor(Area):
 
 
 class SettingRow(Vertical, can_focus=True):
-    """A setting. Posts a chosen or typed value as `Chosen`; the screen writes it."""
+    """The row of a setting. Posts each chosen or typed value as `Chosen`, for the screen to write."""
 
     DEFAULT_CSS = """
     SettingRow {

@@ -50,7 +50,7 @@ class GroupHeading(Static):
         self.update(Content(self._title))
 
     def action_remove_preset(self) -> None:
-        """Delete the preset; ask for confirmation first, since it is the user's own text."""
+        """Delete the preset after asking for confirmation, since it is the user's own text."""
         if self._asked and self.preset is not None:
             self.post_message(SettingsScreen.PresetRemoved(self.preset))
         self._asked = True
@@ -69,7 +69,7 @@ class NewPreset(LineField):
 
 
 class SettingsScreen(AppScreen[None]):
-    """Shows every setting with its description and value. Posts `Changed` after each write."""
+    """A screen with every setting, its description and its value. Posts `Changed` after each write."""
 
     DEFAULT_CSS = """
     SettingsScreen {
@@ -316,9 +316,10 @@ class SettingsScreen(AppScreen[None]):
 
 
 def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
-    """Raise ModelNotFound for a model that is neither local nor in the catalogue.
+    """Check the value of a setting if it names a model.
 
-    Raises ModelFileError for a path that is not a model. Blocks, but contacts no other programs or servers.
+    Raises ModelNotFound for a model that is neither local nor in the catalogue, and ModelFileError for a path
+    that is not a model. Blocks, but contacts no other programs or servers: their models are not checked.
     """
     if path not in MODEL_KINDS or value is None or value in (AUTO, NONE, NGRAM, MTP):
         return

@@ -47,7 +47,7 @@ class ReplyReader:
 
     def __init__(self) -> None:
         self._held = ""
-        """The characters received so far of a reply or possible reply, including its ESC."""
+        """The characters of a reply, or possible reply, received so far, including its ESC."""
         self._at = 0.0
         """When the last of them arrived."""
 
@@ -56,7 +56,7 @@ class ReplyReader:
         return self._held.startswith(_STARTS)
 
     def feed(self, letter: str) -> str | TerminalReply:
-        """Return a complete reply, or the characters found not to be part of one."""
+        """Add a character; return the reply it completes, or the characters found not to be part of one."""
         before, self._held, self._at = self._held, self._held + letter, monotonic()
         if before.startswith(_STARTS):
             return self._go_on(letter)
@@ -77,7 +77,7 @@ class ReplyReader:
         return ""
 
     def tick(self) -> str:
-        """Return characters that turned out not to be a reply."""
+        """Return the characters that turn out, after a pause, not to be part of a reply."""
         waited = monotonic() - self._at
         if self.is_inside:
             self._held = self._held if waited < _REPLY_SECONDS else ""
@@ -96,7 +96,7 @@ _MOST_PASTED = 1 << 25
 _WAIT = 0.005
 """Seconds between checks of whether all output has been written."""
 _MOST_CELLS = 300_000
-"""The largest plausible terminal, in cells; laying out a larger one would take minutes."""
+"""Maximum plausible size of a terminal in cells; laying out a larger one would take minutes."""
 
 
 class TerminalInput:
@@ -112,7 +112,7 @@ class TerminalInput:
         self._parser = XTermParser()
         self._replies = ReplyReader()
         self._last = ""
-        """The last characters received, as many as there are in a paste's start marker."""
+        """The last characters received, up to the length of a paste's start marker."""
         self._pasted: list[str] | None = None
         self._tail = ""
         """The last characters of a paste, which may be part of its end marker."""
@@ -154,7 +154,7 @@ class TerminalInput:
         yield from self._parse(self._parser.tick)
 
     def _paste(self, pasted: list[str], text: str, at: int) -> Generator[Message, None, int]:
-        """Collect pasted text; return the position in `text` where it ends."""
+        """Collect pasted text, and yield it once complete; return the position in `text` where it ends."""
         rest, n_tail = self._tail + text[at:], len(self._tail)
         end = rest.find(_PASTE_END)
         cut = end if end >= 0 else max(0, len(rest) - len(_PASTE_END) + 1)
@@ -217,7 +217,7 @@ class TerminalDriver(LinuxDriver):
         return False
 
     def _sigtstp_application(self, *_: object) -> None:
-        # Calling it here could deadlock: the interrupted code may hold a lock that it waits for.
+        # Suspending here could deadlock: the interrupted code may hold a lock that this waits for.
         self._loop.call_soon_threadsafe(super()._sigtstp_application)
 
     def _sigcont_application(self, *_: object) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BURST = 0.02
 """Characters less than this many seconds apart were not typed: even a held key repeats more slowly."""
 _HOLD_TIMEOUT = 2.0
-"""Maximum seconds that keys wait for the effects of the previous one to complete."""
+"""Maximum number of seconds to hold keys back until the previous key's effects are complete."""
 
 Typed = events.Key | events.Paste
 

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 ASK_NAME = "\x1b[>q"
-"""Asks the terminal for its name and version (XTVERSION)."""
+"""Request for the terminal's name and version (XTVERSION)."""
 ASK_SUPPORT = "\x1b_Gi=1,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"
-"""Asks whether a one-pixel picture can be shown. Terminals without the protocol may print this."""
+"""Query whether a one-pixel picture can be shown. Terminals without the protocol may print it."""
 ABORT = "\x1b_Gm=0,q=2;\x1b\\"
-"""Aborts the transmission of a picture."""
+"""Sequence that aborts the transmission of a picture."""
 
 _PLACEHOLDER = "\U0010eeee"
 _CHUNK = 4096
@@ -72,9 +72,9 @@ class PictureNumber:
     def of(cls, n: int, *, start: int, colours: int) -> PictureNumber:
         """Return the number for picture `n`, counted from 0.
 
-        start: an offset that differs from that of other programs in the same window.
-        colours: how many colours the terminal has. With only 256, `colour` is the palette entry that
-        Textual would convert the RGB colour to.
+        start: an offset that differs between programs in the same window.
+        colours: the number of colours in the terminal. With only 256, `colour` is the palette entry that
+        Textual would use for the RGB colour.
         """
         green, blue = divmod(1 + n % _HUES, len(_LEVELS))
         colour = (
@@ -110,7 +110,7 @@ def is_multiplexer(name: str) -> bool:
 
 
 def answer_about(reply: str) -> tuple[int, str] | None:
-    """Return the picture number and status ('OK' or an error) from a reply about a picture."""
+    """Return a picture's number and status ('OK' or an error), or None for another kind of reply."""
     match = _REPLY.match(reply)
     return None if match is None else (int(match[1]), match[2])
 

@@ -106,7 +106,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _version(file: Path) -> tuple[int, ...] | None:
-    """Return a value that changes when a file is rewritten; None if the file does not exist."""
+    """Return a value that changes when a file is rewritten, or None if the file does not exist."""
     try:
         status = file.stat()
     except OSError:
@@ -188,7 +188,7 @@ def _usable() -> list[ClipboardReader]:
 
 
 def _output_of(command: tuple[str, ...]) -> bytes:
-    """Return a program's output; b"" if it fails or takes too long."""
+    """Return a program's output, or b"" if it fails or takes too long."""
     null = subprocess.DEVNULL
     try:
         # In its own session, so that the children of a shell script are killed with it.

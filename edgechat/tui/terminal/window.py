@@ -49,7 +49,7 @@ class TerminalWindow:
         """Show a desktop notification, or ring the bell if the terminal cannot show one."""
         message = one_line(message, 200)
         term, program = os.environ.get("TERM", ""), os.environ.get("TERM_PROGRAM", "")
-        if "TMUX" in os.environ or "STY" in os.environ:  # these pass on only the bell
+        if "TMUX" in os.environ or "STY" in os.environ:  # multiplexers pass on only the bell
             self._write("\a")
         elif program in _OSC_9 or term.startswith("xterm-kitty"):
             self._write(_osc(f"9;{message}"))
@@ -108,7 +108,7 @@ def restore_hang_up() -> None:
 
 
 class OutputFilter(LineFilter):
-    """The last output filter: removes control characters, which take up no cells.
+    """A filter that removes control characters, which take up no cells, from all output.
 
     Textual's own widgets need this. Ours have already removed them, or make them visible (`Area`,
     `LineField`).

@@ -24,7 +24,7 @@ _COLOURS = {"256": 256, "truecolor": 1 << 24}
 
 
 class _NoPictures:
-    """Output of a driver that cannot send pictures."""
+    """Output for drivers that cannot send pictures."""
 
     cell_size = None
 

@@ -48,15 +48,15 @@ class Piece:
         self.text = printable(text)
         self.sheet: Sheet | None = None
         self.turn = ""
-        """Its turn's id; empty if it belongs to none."""
+        """The id of its turn, or '' if it belongs to none."""
         self.current = False
         """Whether its turn is the current one, which key presses act on."""
         self.left_out = False
         """Whether its turn is no longer sent to the model."""
         self.finder: Finder | None = None
-        """Marks the words searched for."""
+        """The current search, whose matches are marked."""
         self.here: int | None = None
-        """The line of the current match."""
+        """The line of the current match, if it is in this piece."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         """Return the piece's lines at a width."""
@@ -124,11 +124,11 @@ class UserPiece(Piece):
         self.pictures: dict[ThumbnailKey, tuple[Strip, ...]] = {}
         """Requested pictures, with their cells once the terminal has them."""
         self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
-        """Maps lines to the rows of pictures that they show, as of the last layout."""
+        """Picture rows, keyed by the line that shows them, as of the last layout."""
 
     @property
     def wanted(self) -> list[ThumbnailKey]:
-        """Thumbnails not created yet."""
+        """Thumbnails that have not been created yet."""
         keys = dict.fromkeys(key for key, _ in self.rows.values())
         return [key for key in keys if key not in self.thumbnails]
 
@@ -207,7 +207,7 @@ class ThoughtPiece(FoldedPiece):
         super().__init__(text)
         self.tokens = tokens
         self.seconds = seconds
-        """How many seconds the thinking took; None while it is in progress."""
+        """Duration of the thinking in seconds, or None while it is in progress."""
 
     def resume(self) -> None:
         self.seconds = None
@@ -337,14 +337,14 @@ class UserSheet(PieceSheet[UserPiece]):
         wanted: ThumbnailKey
 
     def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
-        """Show these thumbnails; one that has a problem takes up no space."""
+        """Show these thumbnails. Those with a problem take up no space."""
         self._piece.thumbnails |= made
         self.changed()
         self.redraw()
 
     @property
     def pictures(self) -> list[ThumbnailKey]:
-        """Images whose pictures have been requested; empty once the piece is far from the screen."""
+        """Images whose pictures have been requested, or [] once the piece is far from the screen."""
         return list(self._piece.pictures) if self._piece.sheet is self else []
 
     def show_picture(self, key: ThumbnailKey, lines: tuple[Strip, ...]) -> None:
@@ -354,7 +354,7 @@ class UserSheet(PieceSheet[UserPiece]):
             self.redraw()
 
     def forget_picture(self, key: ThumbnailKey) -> None:
-        """Show the thumbnail again; the picture is requested when it is next drawn."""
+        """Show the thumbnail again. The picture is requested again when the thumbnail is next drawn."""
         if key in self.pictures:
             del self._piece.pictures[key]
             self.redraw()
@@ -413,7 +413,7 @@ class UserSheet(PieceSheet[UserPiece]):
 
 
 class FoldedSheet(PieceSheet[FoldedPiece]):
-    """Thinking, a tool call or passages; clicking it folds or unfolds it."""
+    """Thinking, a tool call or passages. A click folds or unfolds them."""
 
     DEFAULT_CSS = """
     FoldedSheet:hover { text-style: underline; }
@@ -458,7 +458,7 @@ class Finder:
         self._spans = partial(marks, words=parse_query(query))
 
     def step(self, pieces: Sequence[Piece], place: Place, by: int, width: int) -> Place | None:
-        """Return the next place with a match (by=1) or the previous one (by=-1); None if there is none.
+        """Return the next place with a match (by=1) or the previous one (by=-1), or None if there is none.
 
         The search wraps around. place: where to start; its line may lie outside the piece.
         """

@@ -75,7 +75,7 @@ class Sheet(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_STYLES)
     GROUND: ClassVar[str] = ""
-    """Component class whose background fills the lines; empty for none."""
+    """Component class whose background fills the lines, or '' for none."""
 
     @dataclass
     class CodeCopied(Message):
@@ -120,7 +120,6 @@ class Sheet(Widget):
         return container.width
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the number of lines at this width."""
         width = max(1, width)  # briefly 0 while panels change
         if width != self._width:
             self._width, self._lines, self._drawn = width, self.lay_out(width), {}
@@ -191,6 +190,6 @@ def _differ(was: RenderedLine, now: RenderedLine) -> bool:
 
 
 def _copied_end(line: RenderedLine, end: int) -> int:
-    """Return where the copied part of a line ends. end: where the selection ends, -1 for the whole line."""
+    """Return where the copied part of a line ends. end: where the selection ends; -1 for the whole line."""
     last = len(line.content) - line.trail
     return last if end == -1 else min(end, last)

@@ -59,7 +59,7 @@ class Thumbnail:
 
 
 class Thumbnails:
-    """Creates thumbnails of a library's images, one at a time, in a thread; caches the latest."""
+    """Creates thumbnails of a library's images, one at a time in a thread, and caches the latest."""
 
     def __init__(self, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
         """library: a function that opens the image library; may raise EdgechatError."""
@@ -82,7 +82,7 @@ class Thumbnails:
         return thumbnail
 
     async def pixels(self, digest: str, box: tuple[int, int]) -> Pixels | None:
-        """Return an image scaled down to fit a box, given in pixels; None on failure."""
+        """Return an image scaled down to fit a box given in pixels, or None on failure."""
         async with self._working:
             try:
                 library = await self._library()

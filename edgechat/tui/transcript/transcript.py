@@ -22,7 +22,7 @@ from edgechat.tui.transcript.pieces import Finder, FoldedPiece, Piece, Place, Th
 
 _FAR = 10**9
 _WIDEST, _MARGIN = 100, 2
-"""Widths of the text and the margin; they match the style sheet below."""
+"""Widths of the text and the margin, in cells. They must match the style sheet below."""
 
 
 class Transcript(VerticalScroll):
@@ -103,7 +103,7 @@ class Transcript(VerticalScroll):
         self._text_end = 0
         """Line where the text ended in the last layout."""
         self.current = ""
-        """Id of the turn that keys act on; empty while the prompt has the focus."""
+        """Id of the turn that keys act on, or '' while the prompt has the focus."""
         self._finder: Finder | None = None
         self._found: Piece | None = None
         """The piece with the current match."""
@@ -128,7 +128,7 @@ class Transcript(VerticalScroll):
             self._lay_out_again()
 
     def show(self, pieces: list[Piece], *, turn: str = "") -> None:
-        """Show another list of pieces, which is updated in place; scroll to the end, or to `turn`."""
+        """Show another list of pieces, scrolled to the end or to `turn`. The list is updated in place."""
         self.forget_current()
         self._finder = self._found = None
         self._unmount(self.pieces)
@@ -141,7 +141,7 @@ class Transcript(VerticalScroll):
             self.point_at(turn)
 
     def rearrange(self, pieces: list[Piece]) -> None:
-        """Replace the pieces in the list; the one being read stays in place if it is among the new ones."""
+        """Replace the pieces in the list. The piece being read stays in place if it is among the new ones."""
         index, line = self._reading
         reading = self.pieces[index] if index < len(self.pieces) else None
         self._unmount(self.pieces)
@@ -393,7 +393,7 @@ class Transcript(VerticalScroll):
         self._mount_near(max(0, end) if self.following else round(self.scroll_y))
 
     def _mount_near(self, top: int) -> None:
-        """Mount the pieces near a screen whose top is line `top`, and unmount those far away."""
+        """Mount the pieces near a screen whose top is line `top`, and unmount pieces far away."""
         if not self.is_mounted or not self._filler.is_mounted:
             return
         screen = max(self.size.height, 20)
@@ -440,7 +440,7 @@ class UnreadLines:
     def __init__(self) -> None:
         self.count = 0
         self._seen: tuple[int, int] | None = None
-        """A piece and a line in it; None while the end of the text is on screen."""
+        """A piece and a line in it, or None while the end of the text is on screen."""
 
     def before_adding(self, heights: Sequence[int]) -> None:
         """Remember where the text ends, before something is added out of view.

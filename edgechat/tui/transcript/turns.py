@@ -72,7 +72,7 @@ class ReplyPiece(Piece):
         return Document(self.text, sources=sources)
 
     def _unfounded_quotations(self) -> tuple[str, ...]:
-        """Return the quotations not found in any passage; empty if there are no passages."""
+        """Return the quotations not found in any passage, or () if there are no passages."""
         if not (self._is_complete and self.passages):
             return ()
         if self._unfounded is None:
@@ -254,7 +254,7 @@ def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1), passages: Passages =
     """Return the pieces that show a turn.
 
     branch: the zero-based index of this version of the turn, and the number of versions.
-    passages: those that a reply may cite.
+    passages: the passages that a reply may cite.
     """
     pieces: list[Piece] = []
     if turn.role == "user":
@@ -383,7 +383,7 @@ class ConversationView:
 
     @property
     def questions(self) -> Sequence[str]:
-        """Suggested questions; empty once there are turns."""
+        """Suggested questions, or () once there are turns."""
         return self._welcome.questions if self._welcome is not None else ()
 
     def show_model(self, plan: LoadPlan) -> None:
@@ -453,7 +453,7 @@ class LiveReply:
         pieces: Sequence[Piece] = (),
         passages: Passages = NO_PASSAGES,
     ) -> None:
-        """turn: a reply to continue, with its `pieces`. passages: those that it may cite."""
+        """turn: a reply to continue, with its `pieces`. passages: the passages that it may cite."""
         self._view = view
         self._passages = passages
         self._texts = [piece for piece in pieces if isinstance(piece, ReplyPiece)]
@@ -471,7 +471,6 @@ class LiveReply:
             self._thought.resume()
 
     def take(self, delta: Delta) -> None:
-        """Store more text."""
         self._turn = self._turn or delta.request_id  # a new reply's turn has the id of its request
         self._start = self._start or time.monotonic() - self._thinking_seconds
         self._unpainted[delta.thinking].append(delta.text)

@@ -67,13 +67,11 @@ class WelcomePiece(Piece):
         self._plan = plan
         self._is_begun = False
         self.questions: tuple[str, ...] = ()
-        """Suggested questions."""
         self.question_lines: dict[int, str] = {}
-        """Maps line numbers to questions."""
+        """Questions, keyed by the number of the line that shows them."""
         self._choose_questions()
 
     def show_model(self, plan: LoadPlan) -> None:
-        """Show the model that will answer."""
         self._plan = plan
         self._choose_questions()
         self._changed()

@@ -22,7 +22,7 @@ from edgechat.base.text import visible
 class _PrintableDocument(Document):
     """A document whose `lines`, used for drawing and measuring, show control characters.
 
-    `text` and `get_text_range` return the original text. It has the same length, so positions match.
+    `text` and `get_text_range` return the original text. Both texts have the same length, so positions match.
     """
 
     @property

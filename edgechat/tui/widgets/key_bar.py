@@ -21,7 +21,7 @@ class _Key(NamedTuple):
     """A key shown in the bar."""
 
     group: int
-    """0: bound by the focused widget, 1: by the screen, 2: by the app."""
+    """0 if bound by the focused widget, 1 if by the screen, 2 if by the app."""
     action: str
     is_escape: bool
     label: Content

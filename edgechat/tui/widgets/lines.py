@@ -110,13 +110,13 @@ class StatusBar(Widget):
     """Context tokens used by the conversation; None if unknown."""
     context = reactive(0)
     think: reactive[bool | None] = reactive(None)
-    """Whether thinking is switched on or off; None if neither."""
+    """Whether thinking is switched on or off, or None for the model's default."""
     has_tools = reactive(False)
     """Whether the model may call tools."""
     adapters: reactive[tuple[str, ...]] = reactive(())
     """The LoRA adapters in use."""
     pulling = reactive("")
-    """The downloads in progress."""
+    """A line about the downloads in progress, or '' if there are none."""
 
     def render(self) -> RenderResult:
         width = self.size.width
@@ -164,7 +164,6 @@ class NewLines(Static):
         """A request to show the new text."""
 
     def show(self, lines: int) -> None:
-        """Show how many new lines there are."""
         self.set_class(lines > 0, "-some")
         self.update(f"↓ {lines:,} new line{'s' * (lines != 1)}")
 

@@ -30,7 +30,7 @@ def cursor_style(widget: Widget, part: str) -> Style:
 
 
 class CursorLine(OptionList):
-    """Draws the cursor's line in one colour, as others may be illegible on its background."""
+    """A list whose cursor line has a single colour, as others may be illegible on its background."""
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
@@ -50,7 +50,7 @@ class CursorLine(OptionList):
 
 @dataclass(frozen=True, slots=True)
 class ListLine:
-    """A line of a list. One without a key is a heading, which the cursor skips."""
+    """A line of a list. Without a key, it is a heading, which the cursor skips."""
 
     text: Content
     key: str | None = None

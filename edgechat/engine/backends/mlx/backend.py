@@ -78,9 +78,9 @@ class _Predicted:
     """A token that was decoded before the engine requested it."""
 
     logits: mx.array
-    """The logits that follow it: [n_vocab]."""
+    """Logits that follow the token [n_vocab]."""
     token: int = BROKEN
-    """Its id; BROKEN until it has been read."""
+    """The token's id, or BROKEN until it has been read."""
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class MlxBackend:
     # Computing.
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
-        """Raises ValueError unless there is exactly one part."""
+        """Compute a batch; see `Backend.decode`. Raises ValueError unless there is exactly one part."""
         (part,) = parts
         with self._computing(part):
             rows = self._rows(part)
@@ -174,9 +174,9 @@ class MlxBackend:
             return np.empty((0, self.vocabulary.size), np.float32)
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
-        """Start decoding the chosen token before its id is read, so that the GPU stays busy.
+        """Return the next token, and start decoding it before its id is read, so that the GPU stays busy.
 
-        If the engine continues with a different token, this one is removed again.
+        The token decoded ahead is removed again if the engine continues with a different one.
         """
         with self._computing(part):
             row = self._rows(part)[-1].astype(mx.float32)
@@ -385,9 +385,9 @@ def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
 
     This is the sampling from `engine/sampling.py` as an MLX graph: fetching a row of logits would interrupt
     the pipeline in which the GPU computes one token while Python prepares the next. The filters, their order
-    and the random number are the same as in that module. So is the token, except in near-ties, since this
-    function computes in 32 bits. Penalties are not applied, since they depend on tokens that only the CPU
-    has.
+    and the random number are the same as in that module. The token is also the same, except in near-ties,
+    since this function computes in 32 bits. Penalties are not applied, since they depend on tokens that only
+    the CPU has.
     """
     if sampling.temperature <= 0:
         token, highest = logits.argmax(), logits.max()

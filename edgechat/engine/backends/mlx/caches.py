@@ -6,8 +6,8 @@ far other caches can be cut back. This module keeps track of which tokens each c
 KVCache, QuantizedKVCache    all tokens: any cut is correct
 WindowCache                  the last tokens, a few more than the window holds: a cut is correct if it leaves
                              the next token's window complete
-StateCache                   a single state for all tokens: it can only return to a checkpoint, which costs
-                             nothing, since arrays are never modified
+StateCache                   a single state for all tokens: it can only return to a checkpoint; checkpoints
+                             are cheap, since arrays are never modified
 """
 
 from __future__ import annotations
@@ -174,14 +174,12 @@ class Caches:
     def __init__(self, layers: CacheLayers) -> None:
         self.all = layers.make()
         self.length = 0
-        """Number of tokens."""
         self._layers = layers
         self.held = dict.fromkeys(layers.windows, 0)
         """Number of most recent tokens whose keys are still cached, keyed by window size."""
         self._checkpoint: tuple[int, list[list[Any]]] = (-1, [])
         """The length at the checkpoint, and the recurrent states at that point."""
         self.places = Places()
-        """Positions of the tokens."""
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -205,7 +203,7 @@ class Caches:
 
     @property
     def checkpoint_at(self) -> int:
-        """Length at the last checkpoint; -1 if there is none."""
+        """Length at the last checkpoint, or -1 if there is none."""
         return self._checkpoint[0]
 
     def can_cut(self, length: int) -> bool:
@@ -220,7 +218,7 @@ class Caches:
         return all(held - n >= min(length, window - 1) for window, held in self.held.items())
 
     def cut(self, length: int) -> None:
-        """Cut the caches to `length` tokens. Requires `can_cut`."""
+        """Cut the caches to `length` tokens. Call this only if `can_cut` returned True."""
         n = self.length - length
         if not n:
             return
@@ -267,15 +265,15 @@ class Caches:
         return True
 
     def resume(self, length: int, held: dict[int, int]) -> None:
-        """Record that the layers hold saved contents. Raises ValueError if they belong to another model."""
+        """Set the token counts of loaded contents. Raises ValueError if these belong to another model."""
         if held.keys() != self.held.keys() or not self._layers.fit(self):
             raise ValueError("these belong to another model")
         self.length, self.held = length, held
 
     def copy(self, length: int) -> Caches:
-        """Return a copy of the caches with the first `length` tokens. Requires `can_cut`.
+        """Return a copy with the first `length` tokens. Call this only if `can_cut` returned True.
 
-        Both share memory until one of the sequences continues, since arrays are copied on write.
+        The copy and the original share memory until either continues, since arrays are copied on write.
         """
         caches = Caches(self._layers)
         for one, other in zip(self.all, caches.all, strict=True):
@@ -288,7 +286,7 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Uncut:
-    """The state, at a given length, of the layers that cannot be cut at any token."""
+    """The state, at a given length, of the layers that cannot be cut at arbitrary tokens."""
 
     length: int
     held: dict[int, int]
@@ -338,7 +336,7 @@ _NOT_OURS = (RuntimeError, ValueError, TypeError, KeyError, msgspec.MsgspecError
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """The values in a saved state other than arrays."""
+    """The values in a saved state that are not arrays."""
 
     length: int
     held: dict[int, int]
@@ -399,7 +397,7 @@ def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
 
 
 def unpack_checkpoint(image: npt.NDArray[np.uint8]) -> Uncut | None:
-    """Return the checkpoint that `pack_checkpoint` packed; None if the bytes are invalid."""
+    """Return a checkpoint packed by `pack_checkpoint`, or None if the bytes are invalid."""
     try:
         table, states = _unpacked(image)
         return Uncut(table.length, table.held, list(states))

@@ -88,7 +88,7 @@ def load_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-_MOST_PADDING = 128  # maximum difference in vocabulary size, since some are padded
+_MOST_PADDING = 128  # maximum difference in vocabulary size, since some vocabularies are padded
 _LARGEST = 64 * 2**20  # maximum size of a tokenizer file in bytes; the largest are 35 MB
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _ENDS = (
@@ -202,7 +202,6 @@ class FolderVocabulary:
         return list(self._special.values())
 
     def is_end(self, token: int) -> bool:
-        """Return whether a token ends a reply."""
         return token in self._ends
 
     def infill(self) -> tuple[int, int, int] | None:
@@ -211,7 +210,7 @@ class FolderVocabulary:
         return None if names is None else (added[names[0]], added[names[1]], added[names[2]])
 
     def misfit(self, other: FolderVocabulary) -> str:
-        """Return how the other vocabulary's tokens differ from this one's; '' if they are the same."""
+        """Return how the other vocabulary's tokens differ from this one's, or '' if they are the same."""
         if self._is_byte_level != other._is_byte_level:
             return "its tokenizer is of a different type"
         if self._adds_bos != other._adds_bos or (self._adds_bos and self._bos_id != other._bos_id):
@@ -241,13 +240,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a token, which is given as a string or inside a table."""
+    """Return the text of a token that is given as a string or in a table."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
 
 def _end_ids(table: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the end tokens that a table lists: a single token or several."""
+    """Yield the ids of the end tokens in a table, which gives a single id or a list."""
     ids = table.get("eos_token_id")
     for token in ids if isinstance(ids, list) else [ids]:
         if isinstance(token, int):

@@ -1,8 +1,8 @@
 """Vision models: loaded by mlx-vlm and called like mlx-lm's models, with the processor that cuts up images.
 
-The language model also comes from mlx-vlm, since that version accepts embeddings and positions with three
-components. Its caches are replaced with those in `caches.py`. A model family is supported if its images are
-presented here as its makers intended: at the right positions, and with the right tokens attending to each
+mlx-vlm also provides the language model, since its version accepts embeddings and positions with three
+components. The caches are replaced with those in `caches.py`. A model family is supported only if this module
+presents images as its makers intended: at the right positions, and with the right tokens attending to each
 other. The families have the same names as in `models/formats/mlx/vision.py`.
 """
 
@@ -40,7 +40,7 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What distinguishes the models with a given `model_type`."""
+    """Properties of the models with a given `model_type`."""
 
     module: str
     """The mlx-vlm module that contains the processor."""
@@ -49,7 +49,7 @@ class Family:
     stands_for: str
     """Placeholder for an image in the processor's input text."""
     piece: Callable[[Arrays, int], Arrays]
-    """Returns the pixels for one of an image's runs of cells, given the run's index."""
+    """Function that returns the pixels for one run of an image's cells, given the run's index."""
     sees_itself: bool = False
     """Whether cells of a run attend to each other in both directions, unless the config says otherwise."""
     turns_thrice: bool = False
@@ -89,7 +89,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_vl_moe": Family("qwen3_vl", "Qwen3VLProcessor", _QWEN, _of_patches, turns_thrice=True),
     "smolvlm": Family("smolvlm", "SmolVLMProcessor", "<image>", _of_tiles),
 }
-"""Keyed by mlx-vlm's name, which is the `model_type` in config.json."""
+"""Keyed by the `model_type` in config.json, which is also mlx-vlm's name for the family."""
 
 
 _SIZES = ("size", "crop_size", "max_image_size", "max_soft_tokens")
@@ -214,10 +214,10 @@ class VlmModel:
 def load_model(
     plan: LoadPlan, config: Config, name: str, on_progress: Callable[[float], None] | None
 ) -> tuple[Any, str]:
-    """Load a plan's model. Returns it, and why vision is missing although planned ('' if it is not missing).
+    """Load a plan's model and return it, with the reason why planned vision is missing ('' if it is not).
 
-    mlx-vlm loads models with vision, and models that mlx-lm does not support. If it fails, mlx-lm is tried
-    instead. Raises LoadFailed, OutOfMemory or BackendMissing.
+    mlx-vlm loads models with vision, and models that mlx-lm does not support. If mlx-vlm fails, mlx-lm is
+    tried instead. Raises LoadFailed, OutOfMemory or BackendMissing.
     """
     folder, kind = Path(plan.model_path), str(config.whole.get("model_type"))
     tell, is_known = on_progress or (lambda _progress: None), knows(kind)
@@ -276,7 +276,7 @@ def _processor(folder: Path, family: Family) -> Any:
 
 
 def _numbers(size: Any) -> list[Any]:
-    """Return the numbers in a size: the size itself, or the values in a table."""
+    """Return the numbers in a size, which is either a single number or a table."""
     if isinstance(size, int):
         return [size]
     return [one for one in (size if isinstance(size, dict) else vars(size)).values() if one is not None]

@@ -36,7 +36,7 @@ class Config:
     """The model's name, for use in messages."""
     whole: Mapping[str, Any]
     text: Mapping[str, Any]
-    """For a multimodal model, the part about the language model. Otherwise the same as `whole`."""
+    """The language model's part of a multimodal config. Otherwise, the same as `whole`."""
     kind: str
     """The language model's `model_type`: 'qwen3', 'gemma3'."""
 
@@ -88,7 +88,7 @@ class Config:
 
     @property
     def quantization(self) -> Mapping[str, Any] | None:
-        """MLX's quantization: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None if there is none.
+        """MLX's quantization ({'bits': 4, 'group_size': 64, 'mode': 'affine'}), or None if there is none.
 
         Raises ModelFileError if the model was quantized by another tool.
         """
@@ -166,7 +166,7 @@ def is_language_model(config: Config) -> bool:
     names = config.whole.get("architectures")
     if not isinstance(names, list) or not names:
         return True
-    # Without vision, such a model is only for translation or audio input.
+    # Without vision, a ForConditionalGeneration model is only for translation or audio input.
     sees = config.text is not config.whole or isinstance(config.whole.get("vision_config"), dict)
     endings = (*_TEXT_CLASSES, *_MULTIMODAL_CLASSES) if sees else _TEXT_CLASSES
     return any(isinstance(name, str) and name.endswith(endings) for name in names)
@@ -187,10 +187,7 @@ def require_language_model(config: Config) -> None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of the model in a folder.
-
-    This is the name of the folder or, in the hub's cache, that of the repository.
-    """
+    """Return a model's name: the name of its folder or, in the hub's cache, of its repository."""
     repo = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repo.startswith("models--"):
         return repo.removeprefix("models--").replace("--", "/", 1)

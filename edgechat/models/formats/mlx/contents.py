@@ -1,4 +1,4 @@
-"""The parts of an MLX model needed for planning, from a folder or the hub, and the header built from them."""
+"""The parts of an MLX model that planning needs, from a folder or the hub, and the header built from them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TensorTable(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """The parts that are read from a model, none of which are trusted."""
+    """The parts of a model that are read. None of them are trusted."""
 
     config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
     tables: Annotated[tuple[TensorTable, ...], Meta(max_length=MAX_FILES)]

@@ -1,6 +1,6 @@
-"""Translates a config.json into GGUF metadata keys, including the kind of each layer.
+"""Translation of a config.json into GGUF metadata, including the kind of each layer.
 
-A layer caches either all tokens, a sliding window, or a recurrent state. The kinds are those in mlx-lm's
+A layer caches either all tokens, a sliding window, or a recurrent state. The kinds follow mlx-lm's
 `make_cache`, which uses sliding windows for fewer architectures than their developers intended.
 """
 
@@ -157,7 +157,7 @@ def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
 
 
 _FIXED_PERIOD = {"gemma3": 6, "cohere2": 4}
-"""Every nth layer has full attention, regardless of `layer_types`."""
+"""Period of the layers with full attention, regardless of `layer_types`: 6 means every sixth layer."""
 _PERIOD_WITHOUT_LIST = {
     "afmoe": 1,
     "gemma3n": 5,
@@ -168,11 +168,11 @@ _PERIOD_WITHOUT_LIST = {
     "ministral3": 1,
     "olmo3": 4,
 }
-"""Every nth layer has full attention if the config has no `layer_types`. A value of 1 means all layers."""
+"""Period of the layers with full attention if the config has no `layer_types`: 1 means all layers."""
 _DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
-"""Every nth layer has attention and the others are recurrent, unless the config says otherwise."""
+"""Period of the layers with attention, unless the config says otherwise. The other layers are recurrent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ _GROUPS = (64, 32, 128, 16)
 def tensors_of(
     stored: Iterable[StoredTensor], config: Config
 ) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:
-    """Return the tensors in all files of a model: those of the language model, and those of the vision tower.
+    """Return the tensors of the language model and of the vision tower, from all files of a model.
 
     Raises ModelFileError for duplicate names, and if the parts of a quantized tensor do not match.
     """
@@ -176,13 +176,13 @@ def _bits_and_groups(
 
 
 def _tower_name(name: str) -> str:
-    """Return a simplified name for a tower's tensor: plans only need to know its layer, if it has one."""
+    """Return a simplified name for a tower's tensor. Plans need to know only its layer, if it has one."""
     match = _LAYER.search(name)
     return f"v.{name}" if match is None else f"v.blk.{int(match[1])}.{match[2]}"
 
 
 def _gguf_name(name: str) -> str:
-    """Return a simplified GGUF name: plans only need to know the layer, and whether it is an expert."""
+    """Return a simplified GGUF name. Plans need to know only the layer, and whether it is an expert."""
     match = _LAYER.search(name)
     if match is None:
         base, _, last = name.rpartition(".")
@@ -203,7 +203,7 @@ def _gguf_name(name: str) -> str:
 PREFIX = 8
 """Number of bytes before the table. They hold its length."""
 MAX_TABLE = 32 << 20
-"""Maximum size of the table in one file, in bytes. Each tensor takes about a hundred."""
+"""Maximum size of the table in one file, in bytes. Each tensor takes about a hundred bytes."""
 MAX_TENSORS = 65_536
 MAX_NAME = 512
 """Maximum length of a tensor's name, in bytes."""
@@ -226,7 +226,7 @@ class StoredTensor:
 
     name: str
     dtype: str
-    """In the format's spelling: 'BF16', 'U32'."""
+    """Data type, as spelled in the format: 'BF16', 'U32'."""
     shape: tuple[int, ...]
     """Dimensions with the contiguous one last, unlike in GGUF."""
     offset: int

@@ -54,7 +54,7 @@ TOWERS = {
 
 
 def vision_entries(config: Config, tensors: Collection[ModelTensor]) -> dict[str, Value]:
-    """Return metadata for the model's tower, given the tower's tensors; {} if there is no tower."""
+    """Return metadata for the model's tower, given the tower's tensors, or {} if there is no tower."""
     vision, kind = config.whole.get("vision_config"), config.whole.get("model_type")
     if not tensors or not isinstance(vision, dict) or not isinstance(kind, str):
         return {}

@@ -125,12 +125,12 @@ class Suggestion:
     """A completion for the typed text."""
 
     text: str
-    """Replaces the typed text from position `start` on."""
+    """The text that replaces the typed text from position `start` on."""
     start: int
     label: str
     about: str = ""
     more: bool = False
-    """Whether it can be completed further, as a folder can."""
+    """Whether it can be completed further, like a folder's path."""
 
 
 class Completions(Widget):
@@ -238,7 +238,7 @@ class WaitingQuestions(Widget):
         self._questions: list[str] = []
 
     def show(self, questions: Sequence[str]) -> None:
-        """Replace the questions. They are given in the order in which they will be sent."""
+        """Show these questions, given in the order in which they will be sent."""
         self._questions = list(questions)
         self.set_class(bool(questions), "-some")
         self.refresh(layout=True)

@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 class PromptBox(Area):
-    """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J start a new line.
+    """Text box that grows to at most eight lines. Enter sends; Shift+Enter and Ctrl+J start a new line.
 
     Up in the first line and Down in the last one step through earlier questions. In an empty box, Up takes
     back a waiting question. While `completions` is open, Up, Down, Tab, Enter and Escape apply to it.
@@ -68,7 +68,7 @@ class PromptBox(Area):
 
     @dataclass
     class Pasted(Message):
-        """A paste that may become an attachment. Call `release` to let the keys that follow it through."""
+        """A paste that may become an attachment. Later keys are held back until `release` is called."""
 
         text: str
         release: Callable[[], None]
@@ -119,7 +119,7 @@ class PromptBox(Area):
         self.is_cleared = False
         """Whether undo would restore the text removed by `clear_draft`."""
         self.variables: Callable[[], Collection[str]] = lambda: ()
-        """Returns the {variables} in the saved prompts."""
+        """Function that returns the {variables} in the saved prompts."""
         self._unfilled = ""
         """Text that was not sent because of an unfilled variable."""
         self.has_waiting = False
@@ -336,6 +336,6 @@ def variables_in(texts: Iterable[str]) -> frozenset[str]:
 
 
 def next_variable(text: str, names: Collection[str], start: int) -> Span | None:
-    """Return the first of these variables at or after `start`, wrapping around; None if there are none."""
+    """Return the first of these variables at or after `start`, wrapping around, or None if none occur."""
     spans = [match.span() for match in _VARIABLE.finditer(text) if match[0] in names]
     return next((span for span in spans if span[0] >= start), spans[0] if spans else None)

@@ -1,6 +1,6 @@
 """Files and folders in the prompt: path completions, and files named in the text.
 
-Most functions read the disk, so they do not run on the event loop.
+Most functions read from the disk, so they must not run on the event loop.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class TypedPath:
 
     path: str
     start: int
-    """Position in the text from which a completion replaces it, including any @."""
+    """Position of the first character that a completion replaces: the @, if there is one."""
     after_at: bool
     folders_only: bool = False
 
     def suggestion(self, path: str, label: str) -> Suggestion:
-        """Return a suggestion for a path. A folder's path ends with a slash."""
+        """Return a suggestion for a path. The path of a folder must end with a slash."""
         is_folder = path.endswith("/")
         label = one_line(label, 60)
         if not self.after_at:
@@ -90,7 +90,7 @@ class FileFinder:
     def suggestions(self, typed: TypedPath) -> list[Suggestion]:
         """Return completions: paths that start with the typed one, then others that contain its letters.
 
-        Empty if the path is complete.
+        Returns an empty list if the typed path is complete.
         """
         beginning = dict(_in_folder(typed.path))
         if typed.path in beginning and not typed.path.endswith("/"):
@@ -125,7 +125,7 @@ class FileFinder:
 
 
 def rank(query: str, path: str, lower: str) -> Rank | None:
-    """Rank how well a query matches a path, a lower rank being better; None if it does not match.
+    """Return how well a query matches a path (a lower rank is better), or None if it does not match.
 
     Names that start with the query come first, then names and paths that contain it, then those that contain
     its letters in order, with letters close together ranking better. query, lower: in lower case.
@@ -143,7 +143,7 @@ def rank(query: str, path: str, lower: str) -> Rank | None:
 
 
 def _span(query: str, text: str) -> int:
-    """Return the length of the shortest substring that contains all letters in order; 0 if there is none."""
+    """Return the length of the shortest substring that has all letters in order, or 0 if there is none."""
     shortest = 0
     start = text.find(query[0])
     while start >= 0:
@@ -187,7 +187,7 @@ class NamedImage:
 
     path: str
     version: tuple[int, int]
-    """The file's modification time and size; it is read again when they change."""
+    """The file's modification time and size. The file is read again when they change."""
     image: AttachedImage | None
     problem: str = ""
     """Why the image cannot be sent."""
@@ -203,7 +203,7 @@ class NamedFolder:
 
     path: str
     chip: Chip | None = None
-    """The chip to show for it; None if the folder contains no documents."""
+    """The chip to show for the folder, or None if it contains no documents."""
 
 
 class NamedFiles:

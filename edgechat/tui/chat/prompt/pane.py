@@ -43,7 +43,7 @@ _WEIGH_AFTER = 0.3
 
 
 class PromptPane(Vertical):
-    """Pane for writing a question. Posts `Asked` for a question, `Commanded` for a command."""
+    """Pane for writing a question. Posts `Asked` for a question, and `Commanded` for a command."""
 
     DEFAULT_CSS = """
     PromptPane { height: auto; }
@@ -76,13 +76,13 @@ class PromptPane(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.arguments: Arguments = lambda _name: ()
-        """Returns a command's possible arguments, each with a short description."""
+        """Function that returns a command's possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
         self.library: Callable[[], Awaitable[ImageLibrary]] | None = None
-        """Opens the image library."""
+        """Function that opens the image library."""
         self.notice: Callable[[int, bool], str] = lambda _n, _has_images: ""
-        """Returns a note about a question of n tokens, with or without images."""
+        """Function that returns a note about a question of n tokens, with or without images."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: tuple[list[Attachment], list[AttachedImage]] = ([], [])
         """The attachments that undo would restore."""
@@ -107,14 +107,13 @@ class PromptPane(Vertical):
         images: Sequence[AttachedImage] = (),
         title: str = "",
     ) -> None:
-        """Replace the content. title: shown above the box."""
         self.box.fill(text)
         self._set_attached(attachments, images)
         self.box.border_title = title
         self.screen.refresh_bindings()
 
     def clear(self) -> bool:
-        """Remove the text and attachments, which undo restores; return whether there were any."""
+        """Remove the text and attachments, and return whether there were any. Undo restores them."""
         if not (self.box.text or self.attachments or self.images):
             return False
         self._cleared = self.attachments, self.images

@@ -26,7 +26,7 @@ class ReadingTime:
     def __init__(self) -> None:
         self._plan: LoadPlan | None = None
         self._slowness = 0.0
-        """Ratio of the measured time to the plan's forecast; 0 if not measured."""
+        """Ratio of the measured time to the plan's forecast, or 0 if not measured yet."""
 
     def measure(self, plan: LoadPlan, finished: Finished) -> None:
         """Correct the speed using a reply's measurements."""
@@ -52,7 +52,7 @@ def tokens_of(attachment: Attachment) -> int:
 
 
 def notice(n: int, wait: float, context: int) -> str:
-    """Return a note about a prompt of n tokens; '' if it is short and quick to read.
+    """Return a note about a prompt of n tokens, or '' if it is short and quick to read.
 
     wait: how long reading it takes, in seconds. context: context length in tokens. Both are 0 if unknown.
     """
