@@ -25,7 +25,7 @@ from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widget import MountError, Widget
-from textual.worker import WorkerFailed
+from textual.worker import WorkerFailed, get_current_worker
 
 from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
@@ -160,20 +160,21 @@ class EdgechatApp(App[None]):
             self._driver.write(sequence)
 
     def _handle_exception(self, error: Exception) -> None:
+        node: object = active_message_pump.get(None)
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
-            error = error.error
-        if isinstance(error, (QueryError, MountError)) and self._is_from_closed_screen():
+            error, node = error.error, get_current_worker().node
+        if isinstance(error, (QueryError, MountError)) and self._is_closed(node):
             return
         self.fault = self.fault or error
         super()._handle_exception(error)
 
-    def _is_from_closed_screen(self) -> bool:
-        """Return whether the current error comes from a closed screen, whose widgets are gone."""
-        pump = active_message_pump.get(None)
-        is_ending = self.return_code is not None
-        if is_ending or not isinstance(pump, Widget):
-            return is_ending
-        return not any(node in self.screen_stack for node in pump.ancestors_with_self)
+    def _is_closed(self, node: object) -> bool:
+        """Return whether the screen of a node is closed or about to be, so that its widgets may be gone."""
+        if self.return_code is not None or not self.is_running:
+            return True
+        return isinstance(node, Widget) and not any(
+            one in self.screen_stack for one in node.ancestors_with_self
+        )
 
     def _fatal_error(self) -> None:
         # Textual would print a traceback; here, the caller of `run_app` reports the error.

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from textual import events
+from textual import events, work
 from textual.css.query import NoMatches
+from textual.screen import Screen
 from textual.widget import MountError
 
 from edgechat.base.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
@@ -389,6 +390,30 @@ async def test_what_comes_too_late_for_a_screen_is_no_fault_while_leaving(scene,
     async with scene.loaded() as pilot:
         pilot.app.exit()
         pilot.app._handle_exception(error)
+    assert pilot.app.fault is None
+
+
+@pytest.mark.parametrize("leave", [Screen.dismiss, lambda screen: None], ids=["screen", "app"])
+async def test_a_worker_that_is_told_too_late_is_no_fault_either(scene, leave):
+    """Textual takes a screen's widgets away before it cancels the screen's workers."""
+    ended = []
+
+    class Screened(Screen[None]):
+        @work
+        async def look(self):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(self)
+                self.query_one("#gone")
+
+    async with scene.loaded() as pilot:
+        await pilot.app.push_screen(screen := Screened())
+        screen.look()
+        await pilot.pause()
+        leave(screen)
+        await pilot.pause()
+    assert ended == [screen]
     assert pilot.app.fault is None
 
 
