@@ -129,7 +129,10 @@ def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, 
 
 
 def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
-    """Return the known card that a reading is about, by address or else by vendor; None for a new card."""
+    """Return the known card that a reading belongs to, or None for a new card.
+
+    The card is matched by its address or, failing that, by its vendor.
+    """
     for card in cards:
         if reading.pci and any(known.pci == reading.pci for known in card):
             return card

@@ -58,7 +58,7 @@ class QualityClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """Name shown to users: 'near-lossless'."""
+        """Name shown to users, such as 'near-lossless'."""
         return self.name.lower().replace("_", "-")
 
 

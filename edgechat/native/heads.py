@@ -99,7 +99,7 @@ class HeadContext(Context):
         return self._decode(self._batch.native, n_rows, abortable=False)
 
     def choose_layer(self, index: int) -> None:
-        """Choose which of several layers computes later calls."""
+        """Choose which layer later calls use, if there are several."""
         self._functions.llama_set_nextn_layer_offset(self.pointer, index)
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ _quantize.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c
 
 
 def pack(rows: Floats, kind: int, packed: npt.NDArray[np.uint8], importance: Floats | None = None) -> None:
-    """Write `rows` [n, n_columns] to `packed` in ggml's type `kind`. importance: [n_columns]."""
+    """Write `rows` [n, n_columns] to `packed` as ggml type `kind`. importance: [n_columns]."""
     column = None if importance is None else importance.ctypes.data
     _quantize(kind, rows.ctypes.data, packed.ctypes.data, 0, *rows.shape, column)
 

@@ -315,7 +315,7 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
 def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
     """Return how many additional bytes MLX needs for one layer's scores and for the output of each layer.
 
-    One float per score was measured on a CPU. Metal stores no scores for the head sizes it supports.
+    On a CPU, it needs one float per score (measured). Metal stores no scores for the head sizes it supports.
     """
     assert projector.vision is not None
     size = max((t.type.row_bytes(1) for t in projector.header.tensors if len(t.shape) == 1), default=_HALF)

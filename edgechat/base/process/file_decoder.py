@@ -32,7 +32,10 @@ class FilePart(msgspec.Struct, frozen=True, tag=True):
 
 
 class NotDecodable(Exception):
-    """In the child: a file cannot be decoded. `problem` completes 'FILE ...', without a full stop."""
+    """Raised in the child if a file cannot be decoded.
+
+    `problem` is the text after the file's name in the error message, without the full stop.
+    """
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -41,7 +44,7 @@ class NotDecodable(Exception):
 
 
 class PackageMissing(NotDecodable):
-    """In the child: the package that decodes this kind of file is not installed."""
+    """Raised in the child if the package that decodes this kind of file is not installed."""
 
 
 def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
@@ -156,5 +159,5 @@ class FileDecoder:
     def _problem(
         self, name: str, problem: str, hint: str, error: type[EdgechatError] | None = None
     ) -> EdgechatError:
-        """Return an error for a problem that the child found; its class defaults to `self.error`."""
+        """Return an error for a problem that the child found. error: its class; by default, `self.error`."""
         return (error or self.error)(f"{name} {one_line(problem)}.", hint=hint)

@@ -1,4 +1,4 @@
-"""Reply text: turns the bytes of tokens into text without stop strings; separates thinking and calls."""
+"""Reply text: turns token bytes into text, removes stop strings, and separates thinking and tool calls."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Scheduler:
         return run is not None and not self.is_encoded(sequence, run)
 
     def media(self) -> list[tuple[Sequence, MediaRun]]:
-        """Return the images and sounds that running sequences have not computed yet, most urgent first."""
+        """Return images and sounds of running sequences that are not in the cache yet, most urgent first."""
         return [
             (seq, run)
             for seq in sorted(self.running, key=lambda seq: seq.in_background)

@@ -36,7 +36,7 @@ WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
 PROGRESS = 1 << 16
 """Number of new bytes that count as progress."""
 MAX_WAIT = 300
-"""Longest wait that is accepted when the hub requests one, in seconds."""
+"""Longest wait, in seconds, to accept when the hub asks for one."""
 MOST = 50 * 10**9
 """Size of the largest file that the hub serves over plain HTTP, in bytes. hf-xet downloads larger files."""
 _READ = 1 << 20

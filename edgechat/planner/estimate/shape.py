@@ -24,7 +24,7 @@ _ALIGNMENT = 32
 
 
 class Matrices(NamedTuple):
-    """Matrices of the same type, by which tokens are multiplied."""
+    """Matrices of the same type that tokens are multiplied by."""
 
     type: GgmlType
     n: int

@@ -229,7 +229,7 @@ class ModelOnMachine:
     def other_attention(self, load: LoadConfig) -> Forecast | None:
         """Return the forecast with the other kind of attention, or None if there is no choice or no data.
 
-        Layers on accelerators always use flash attention, which was written for them.
+        Layers on accelerators always use flash attention, which is designed for accelerators.
         """
         if self.attention != "auto" or load.layout.n or not self.may_be_plain(load.params.cache_type):
             return None

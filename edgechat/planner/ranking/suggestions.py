@@ -222,8 +222,10 @@ def recommended_embedder() -> Variant | None:
 def installed_embedder(named: str | None = None) -> LocalModel | None:
     """Return the first embedding model on this machine, or None if there is none.
 
-    Catalogue models come first, in catalogue order and starting with the recommended quantization. named:
-    `embedding_model` in settings.toml. Raises ModelNotFound or ModelFileError for a named model.
+    Catalogue models come first, in catalogue order and starting with the recommended quantization.
+    Raises ModelNotFound or ModelFileError if `named` is missing or damaged.
+
+    named: `embedding_model` in settings.toml.
     """
     if named is not None:
         return _named(named, "embedding")

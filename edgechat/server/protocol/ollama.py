@@ -441,7 +441,7 @@ class OllamaChatLine(OllamaLine, frozen=True, kw_only=True):
 
 
 class GenerateLine(OllamaLine, frozen=True, kw_only=True):
-    """Generated text, or a line of its stream."""
+    """Generated text: the whole answer, or one line of a streamed answer."""
 
     response: str
     thinking: str | UnsetType = UNSET

@@ -79,7 +79,7 @@ class Transcript(VerticalScroll):
 
     @dataclass
     class Unread(Message):
-        """The number of lines added below the last text seen."""
+        """The number of lines added since the end was last on screen."""
 
         lines: int
 
