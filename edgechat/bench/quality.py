@@ -331,7 +331,7 @@ def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
     found = {model.path: model for name in names for model in find_models(name)}
     models = [model for model in _usable(found.values()) if wanted in (None, model.found.format)]
     if not models:
-        raise ModelNotFound(f"{names[0]} is not on this machine for {request.backend}.")
+        raise ModelNotFound(f"{names[0]} is not available for {request.backend} on this machine.")
     return sorted(models, key=lambda model: -model.size)
 
 
@@ -393,8 +393,8 @@ def _named(against: str, models: Sequence[LocalModel]) -> LocalModel:
         name = models[0].entry.name if models[0].entry else models[0].name
         here = ", ".join(dict.fromkeys(model.quant for model in siblings if model.quant))
         raise ModelNotFound(
-            f"There is no {against} of {name} on this machine, and no model of that name.",
-            hint=f"Here of {name}: {here}." if here else error.hint,
+            f"This machine has no {against} version of {name}, and no model named {against}.",
+            hint=f"Versions of {name} here: {here}." if here else error.hint,
         ) from error
 
 
@@ -406,7 +406,7 @@ def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: Cache
     plan = prepare(str(model.path), wish)
     if plan.context < n_ctx:
         raise BadRequest(
-            f"{model.name} was trained on {plan.context} tokens, and a chunk has {n_ctx}.",
+            f"{model.name} has a context of {plan.context} tokens, but a chunk has {n_ctx}.",
             hint=f"Give a smaller --ctx: {plan.context // 2}.",
         )
     n_batch = min(n_ctx, _CALL)
@@ -433,7 +433,8 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
             continue
         if base and not anyway and (excess := _excess([*base, one])):
             raise DoesNotFit(
-                f"{base[0].label} and {one.label} do not fit together: they need {mebibytes(excess)} more.",
+                f"{base[0].label} and {one.label} do not fit into memory together: they need "
+                f"{mebibytes(excess)} more.",
                 hint="Measure with a base file instead, one after the other: --save-base FILE, then "
                 "--base-file FILE. Or force it: --load-anyway.",
             )

@@ -96,13 +96,13 @@ def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens
     for other in vocabularies[1:]:
         if other.tokenize(text, bos=True, special=False) != first:
             raise BadRequest(
-                "The models cannot be compared: they read the text as different tokens.",
+                "The models cannot be compared: they split the text into different tokens.",
                 hint="Compare quantizations of the same model.",
             )
     n_chunks = len(first) // n_ctx
     if not n_chunks:
         raise BadRequest(
-            f"The text has {len(first)} tokens, and one chunk takes {n_ctx}.",
+            f"The text has only {len(first)} tokens, but a chunk needs {n_ctx}.",
             hint="Give a longer text: --text FILE" + (", or a smaller --ctx" if n_ctx > _SHORTEST else ""),
         )
     return np.array(first[: n_chunks * n_ctx], np.int32).reshape(n_chunks, n_ctx)
@@ -126,7 +126,8 @@ class _Scoring:
         n_base = base_file.n_vocab if base_file is not None else first.size
         if base_file is not None and any(one.backend.vocabulary.size != n_base for one in loaded):
             raise BadRequest(
-                f"The base file's model has {n_base} tokens; {loaded[0].model.label} has {first.size}."
+                f"The vocabulary of the base file's model has {n_base} tokens, but that of "
+                f"{loaded[0].model.label} has {first.size}."
             )
         self._writer = BaseFileWriter(Path(task.save_base), chunks, first.size) if task.save_base else None
 

@@ -100,7 +100,7 @@ def score_path(*parts: bytes) -> Path:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise DiskError(f"{folder} cannot be made: {error.strerror or error}.") from error
+        raise DiskError(f"{folder} cannot be created: {error.strerror or error}.") from error
     return folder / f"{digest.hexdigest()}.scores"
 
 
@@ -134,7 +134,7 @@ def read_text(path: Path) -> str:
     if path == shipped_text():
         data = lzma.decompress(data)
     if b"\0" in data[:4096]:
-        raise BadRequest(f"{name} is not a text.", hint="Give a file of plain text in UTF-8.")
+        raise BadRequest(f"{name} is not a text file.", hint="Give a plain-text file in UTF-8.")
     return data.decode("utf-8", "replace").removesuffix("\n")
 
 
@@ -161,8 +161,8 @@ class BaseFile:
             raise BadRequest(f"{path.name} cannot be read: {error.strerror or error}.") from error
         if len(header) < _BASE_HEADER_BYTES or not header.startswith(_BASE_MAGIC):
             raise BadRequest(
-                f"{path.name} is not a base file of llama-perplexity.",
-                hint="--save-base FILE makes one, as does llama-perplexity --kl-divergence-base FILE.",
+                f"{path.name} is not a base file from llama-perplexity.",
+                hint="To create one: --save-base FILE, or llama-perplexity --kl-divergence-base FILE.",
             )
         self.n_ctx, self.n_vocab, self.n_chunks = np.frombuffer(
             header, "<i4", offset=len(_BASE_MAGIC)
@@ -177,7 +177,7 @@ class BaseFile:
         n_tokens = self.n_ctx * self.n_chunks
         n_codes = self.n_chunks * self._n_rows * row_codes(self.n_vocab)
         if size < _BASE_HEADER_BYTES + 4 * n_tokens + 2 * n_codes:
-            raise BadRequest(f"{path.name} ends early: it was not written completely.")
+            raise BadRequest(f"{path.name} is incomplete.")
         tokens = np.memmap(path, "<i4", "r", _BASE_HEADER_BYTES, (self.n_chunks, self.n_ctx))
         if tokens.min() < 0 or tokens.max() >= self.n_vocab:
             raise BadRequest(f"{path.name} is damaged: it has tokens that are not in its vocabulary.")
@@ -213,7 +213,7 @@ class BaseFileWriter:
             raise self._error(error) from error
         if size > free:
             raise DiskError(
-                f"{self._path.name} would take {mebibytes(size)}, and {mebibytes(free)} are free.",
+                f"{self._path.name} needs {mebibytes(size)}, but only {mebibytes(free)} is free.",
                 hint="Score fewer chunks, for example --chunks 16.",
             )
 

@@ -210,7 +210,7 @@ def _merit(begun: _Begun, hit: Lookup) -> float:
 def _answer(hit: Lookup) -> str:
     if hit.coverage >= _LEAST:
         return hit.text
-    return f"{_NOTHING} The nearest page: {hit.passages[0].place}." if hit.passages else _NOTHING
+    return f"{_NOTHING} The closest page: {hit.passages[0].place}." if hit.passages else _NOTHING
 
 
 def _told(event: RequestEvent, after: str) -> Iterator[RequestEvent]:

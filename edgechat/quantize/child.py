@@ -155,7 +155,8 @@ def _chunks(reader: TextReader, path: str, size: int) -> list[list[int]]:
     chunks = reader.chunks(read_text(_text(path)), size)
     if len(chunks) < _LEAST_CHUNKS:
         raise BadRequest(
-            f"{one_line(_text(path).name, 120)} has fewer than {_LEAST_CHUNKS * size} tokens: too short.",
+            f"{one_line(_text(path).name, 120)} is too short: it has fewer than {_LEAST_CHUNKS * size} "
+            "tokens.",
             hint="Use a longer text of the kind that the model is for, or the one that comes with edgechat.",
         )
     return chunks

@@ -82,10 +82,10 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
     squares = {name.removesuffix(_SUMS): array for name, array in arrays.items() if name.endswith(_SUMS)}
     counts = {name.removesuffix(_COUNTS): array for name, array in arrays.items() if name.endswith(_COUNTS)}
     if squares.keys() != counts.keys() or not squares:
-        raise _damaged(path, "sums and counts do not belong together")
+        raise _damaged(path, "its sums and counts do not match")
     for name, array in squares.items():
         if len(counts[name].ravel()) not in (1, len(array)):
-            raise _damaged(path, f"it has {counts[name].size} counts of {len(array)} matrices")
+            raise _damaged(path, f"it has {counts[name].size} counts for {len(array)} matrices")
     datasets = header.metadata.get(_DATASETS)
     names = datasets.values if isinstance(datasets, GgufArray) and datasets.values else ("",)
     n_chunks, size = header.metadata.get(_CHUNKS), header.metadata.get(_CHUNK_SIZE)
@@ -108,5 +108,5 @@ def _array(path: Path, header: ModelHeader, tensor: ModelTensor) -> Floats:
 def _damaged(path: Path, why: str) -> ModelFileError:
     return ModelFileError(
         f"{path.name} cannot be used as an importance matrix: {why}.",
-        hint="`edgechat quantize MODEL --imatrix TEXT --save-imatrix FILE` makes one.",
+        hint="To create one: `edgechat quantize MODEL --imatrix TEXT --save-imatrix FILE`",
     )

@@ -291,7 +291,7 @@ class _Maker:
             raise NotQuantized(
                 f"{self._source.base_name} cannot be made as small as {mebibytes(n_bytes)}: its smallest "
                 f"mixture takes {mebibytes(least)}.",
-                hint=f"Give more: --fit {-(-least >> 20)}MiB",
+                hint=f"Allow more: --fit {-(-least >> 20)}MiB",
             )
 
     def _of_size(
@@ -340,8 +340,8 @@ class _Maker:
             correction = max(measured, 1e-9) / max(predicted, 1e-9)
         if best is None:
             raise NotQuantized(
-                f"No mixture of {self._source.base_name} was found that loses {figure(loss)} nats at most; "
-                f"the best one loses {figure(least)}.",
+                f"No mixture of {self._source.base_name} loses at most {figure(loss)} nats; "
+                f"the best one found loses {figure(least)}.",
                 hint=f"Allow more: --loss {figure(1.1 * least)}",
             )
         files, types, measured = best
@@ -444,16 +444,16 @@ class _Maker:
         free = shutil.disk_usage(self._draft).free
         if n_bytes + RESERVE > free:
             raise NotQuantized(
-                f"That needs {mebibytes(n_bytes)} on the disk of {self._folder}, which has {mebibytes(free)} "
-                "free.",
+                f"This needs {mebibytes(n_bytes)} on the disk that contains {self._folder}, but only "
+                f"{mebibytes(free)} is free.",
                 hint="Free some space, or set EDGECHAT_HOME to a folder on another disk.",
             )
 
 
 def _of_safetensors(name: str, folder: str) -> NotQuantized:
     return NotQuantized(
-        f"{one_line(name)} is a folder of safetensors, and edgechat quantizes GGUF files.",
-        hint="Convert it, with the program of github.com/ggml-org/llama.cpp: python convert_hf_to_gguf.py "
+        f"{one_line(name)} is a folder of safetensors, but edgechat quantizes only GGUF files.",
+        hint="Convert it with the program from github.com/ggml-org/llama.cpp: python convert_hf_to_gguf.py "
         f"{shlex.quote(one_line(folder, 300))} --outtype bf16",
     )
 

@@ -118,7 +118,7 @@ def level_named(text: str) -> str:
         return name
     near = difflib.get_close_matches(name, LEVELS, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"Levels: {', '.join(LEVELS)}."
-    raise NotQuantized(f"There is no quantization {one_line(text, 40)!r}.", hint=hint)
+    raise NotQuantized(f"{one_line(text, 40)!r} is not a known quantization level.", hint=hint)
 
 
 def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:

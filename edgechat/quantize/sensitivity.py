@@ -79,7 +79,7 @@ class Probe:
         """
         errors: dict[str, dict[GgmlType, float]] = {}
         for number, name in enumerate(names):
-            tell("computing the errors of types", number / len(names))
+            tell("computing quantization errors", number / len(names))
             tensor = self._weights.tensors[name]
             kinds = types_for(tensor)
             sample = self._weights.floats(name, max(1, _SAMPLE * tensor.shape[1] // tensor.n_elements))
@@ -88,7 +88,7 @@ class Probe:
         sensitivities: dict[str, float] = {}
         groups = list(_groups([name for name in names if name in self._addresses], n_groups))
         for number, group in enumerate(groups):
-            tell("measuring what the model loses by each group of tensors", number / len(groups))
+            tell("measuring the sensitivity of each group of tensors", number / len(groups))
             sensitivity = self._sensitivity(group, errors)
             sensitivities |= dict.fromkeys(group, sensitivity)
         # For tensors that no operation used (an unused expert, a head), assume average sensitivity.

@@ -174,7 +174,7 @@ def _no_key(headers: _Headers) -> Refusal:
     elif headers.get(_KEY_HEADER):
         what = "The API key is not valid."
     else:
-        what = "The API key is not accepted in api-key." if headers.get("api-key") else "No API key was sent."
+        what = "The api-key header is not supported." if headers.get("api-key") else "No API key was sent."
     return Refusal(
         f"{what} Send 'Authorization: Bearer KEY'; at startup, `edgechat serve` prints where the key is "
         "stored.",

@@ -35,8 +35,8 @@ DocumentsName = Annotated[str, Meta(min_length=1, max_length=64)]
 Docs = Annotated[
     DocumentsName | Annotated[list[DocumentsName], Meta(max_length=MOST_DOCUMENTS)] | None,
     Meta(
-        description="Extension: names of documents, as /v1/vector_stores lists them. Passages that help to "
-        "answer are put before the last message of the user, and `sources` in the answer says where they are "
+        description="Extension: names of document collections, as listed by /v1/vector_stores. Relevant "
+        "passages are inserted before the user's last message; `sources` in the answer lists where they come "
         "from. Requires `edgechat serve --docs NAME`."
     ),
 ]
@@ -95,7 +95,7 @@ class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VectorStoreBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents on this machine. `created_at` is when their index was last changed."""
+    """Documents on this machine. `created_at` is the time when their index last changed."""
 
     id: str
     object: Literal["vector_store"] = "vector_store"
@@ -197,9 +197,9 @@ class RequestDocuments:
         known = await self.names()
         for name in names:
             if name not in known:
-                listed = f"There are: {', '.join(known[:20])}." if known else "There are none."
+                listed = f"Available: {', '.join(known[:20])}." if known else "There are none."
                 raise Refusal(
-                    f"There are no documents {one_line(name, 80)!r} here. {listed}",
+                    f"There is no document collection named {one_line(name, 80)!r}. {listed}",
                     status=status,
                     param=param,
                     code="documents_not_found",
@@ -322,5 +322,5 @@ def _refused() -> Iterator[None]:
         yield
     except (DocumentError, OSError) as error:
         _LOG.warning("%s", error)
-        message = "The documents cannot be read now; see the server's log."
+        message = "The documents cannot be read at the moment; see the server's log."
         raise Refusal(message, status=503, code="documents_unavailable") from error

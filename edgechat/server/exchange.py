@@ -169,9 +169,11 @@ def _check_kind(headers: dict[bytes, bytes]) -> None:
     if kind not in _KINDS:
         raise Refusal("The body must be JSON: 'Content-Type: application/json'.", status=415)
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Refusal("Compressed bodies are not supported: send it without Content-Encoding.", status=415)
+        raise Refusal(
+            "Compressed bodies are not supported: send the body without Content-Encoding.", status=415
+        )
 
 
 def _too_long() -> Refusal:
-    text = f"The body is longer than {BODY_BYTES // 2**20} MiB, the limit."
+    text = f"The body exceeds the limit of {BODY_BYTES // 2**20} MiB."
     return Refusal(text, status=413, headers=_CLOSE)

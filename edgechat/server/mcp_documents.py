@@ -49,7 +49,7 @@ _MOST_NUMBERED = 10_000
 """Maximum number of passages whose citation numbers are stored. At the limit, all numbers are discarded."""
 _MOST_LETTERS = 1 << 20
 """Maximum number of characters returned when a file is read as a resource."""
-_CUT = "\n\n[edgechat leaves out the rest of this file, which is longer than this.]"
+_CUT = "\n\n[edgechat left out the rest of this file because it is too long.]"
 
 
 class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,9 +93,11 @@ class OfferedDocuments:
         await self._documents.prepare(AskedDocuments(tuple(names)))
         found = list(map(self._numbered, await self._documents.passages(names, asked.query, _PASSAGES_BYTES)))
         if not found:
-            return "Nothing in these documents has a word of this."
+            return "These documents contain none of these words."
         uris = "\n".join(dict.fromkeys(_uri(one.source.collection, one.document) for one in found))
-        return f"{quoted(list(map(attached_passage, found)))}\n\nThe whole files, as resources:\n{uris}"
+        return (
+            f"{quoted(list(map(attached_passage, found)))}\n\nThe full files, available as resources:\n{uris}"
+        )
 
     def _numbered(self, one: Given) -> Given:
         """Return a passage with the number it was given before, or with the next free number."""
@@ -126,7 +128,7 @@ class OfferedDocuments:
             await self._documents.prepare(AskedDocuments((collection,), "uri"))
             if texts := await asyncio.to_thread(_texts, collection, name):
                 return texts
-        raise Refusal(f"There is no such file. Their URIs are {_SCHEME}COLLECTION/FILE.", param="uri")
+        raise Refusal(f"There is no such file. URIs have the form {_SCHEME}COLLECTION/FILE.", param="uri")
 
 
 def _uri(collection: str, name: str) -> str:
@@ -201,7 +203,7 @@ async def serve_documents(allowed: Sequence[str]) -> None:
         template = types.ResourceTemplate(
             uri_template=f"{_SCHEME}{{collection}}/{{+file}}",
             name="file",
-            description="The text of a file, as search_documents names it.",
+            description="The text of a file listed by search_documents.",
             mime_type="text/plain",
         )
         return types.ListResourceTemplatesResult(resource_templates=[template])

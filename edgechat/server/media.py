@@ -95,7 +95,7 @@ def sound_of(sent: str, at: str) -> SentSound:
     if (data := _DATA_URL.match(sent)) is not None:
         return SentSound(at=at, base64=sent[data.end() :])
     raise Refusal(
-        f"{at}: a sound must be base64, or a data URL, such as 'data:audio/wav;base64,...'.",
+        f"{at}: audio must be base64 or a data URL, such as 'data:audio/wav;base64,...'.",
         param=at,
         code="invalid_value",
     )
@@ -177,18 +177,18 @@ async def refuse_untaken(
         if message.role == "tool" or takes(served.model, one):
             continue
         is_image = isinstance(one, SentImage)
-        able = "see images" if is_image else "hear sounds"
+        able = "process images" if is_image else "process audio"
         other = _other(await asyncio.to_thread(cards), is_image=is_image)
         raise Refusal(f"{one.at}: {served.name} cannot {able}. {other}", param=one.at, code="invalid_value")
 
 
 def _other(cards: Sequence[ModelCard], *, is_image: bool) -> str:
     """Suggest a model that can see images (or hear audio): one on this machine, or one to download."""
-    does, modality = ("sees", "image") if is_image else ("hears", "audio")
+    modality = "image" if is_image else "audio"
     here = next((card.id for card in cards if (card.sees if is_image else card.hears)), None)
     if here is not None:
-        return f"{here} does: name it as the model."
-    listed = f"`input_modalities` in /v1/models say which model {does}: none here has {modality!r}."
+        return f"{here} can: request that model instead."
+    listed = f"No model here accepts {modality!r} input; see `input_modalities` in /v1/models."
     try:
         known = [one for one in catalogue() if (one.vision if is_image else one.audio)]
     except SettingsError:
@@ -250,7 +250,9 @@ class RequestMedia:
             if isinstance(one, SentMedia)
         ]
         if len(sent) > MOST:
-            raise Refusal(f"The request has {len(sent)} images and sounds; the limit is {MOST}.", status=413)
+            raise Refusal(
+                f"The request has {len(sent)} images and audio clips; the limit is {MOST}.", status=413
+            )
         await refuse_untaken(sent, served, cards)
         if not sent:
             yield _with_places(request, [])
@@ -272,7 +274,7 @@ class RequestMedia:
             for library in (self._images, self._sounds):
                 self._prune(library)
         except (MediaError, OSError) as error:
-            _LOG.warning("Images and sounds of earlier requests could not be deleted: %s", error)
+            _LOG.warning("Images and audio clips from earlier requests could not be deleted: %s", error)
 
     def _prune(self, library: ImageLibrary | SoundLibrary) -> None:
         oldest = time.time() - MOST_SECONDS
@@ -370,9 +372,9 @@ class _Fetches:
 
 def _decoded(sent: SentMedia, wrong: type[MediaError]) -> bytes:
     """Decode base64. Raises `wrong` if it is too long or not valid."""
-    what = "image" if isinstance(sent, SentImage) else "sound"
+    what = "image" if isinstance(sent, SentImage) else "audio clip"
     if len(sent.base64) > MAX_FILE_BYTES * 3 // 2:
-        raise wrong(f"The {what} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.")
+        raise wrong(f"The {what} is larger than the limit of {mebibytes(MAX_FILE_BYTES)}.")
     plain = "".join(sent.base64.split())
     try:  # in pieces, so that streams do not stall
         return b"".join(

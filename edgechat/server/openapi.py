@@ -18,7 +18,7 @@ _REF = "#/components/schemas/{name}"
 STATUSES = {
     "400": "The request is not valid, or does not fit into the context.",
     "401": "The API key is missing or not valid.",
-    "403": "The Host or Origin is not allowed, or the server gives no access to documents.",
+    "403": "The Host or Origin is not allowed, or the server does not give access to documents.",
     "404": "The path, model, stored response or vector store does not exist.",
     "405": "The path does not accept this method.",
     "408": "The body arrived too slowly.",
@@ -27,8 +27,8 @@ STATUSES = {
     "422": "This request has crashed the engine repeatedly.",
     "429": "Too many requests are waiting; see Retry-After.",
     "500": "The engine failed.",
-    "503": "The model cannot be loaded now, its engine has crashed, the stored responses or the documents "
-    "cannot be read, or the server is stopping.",
+    "503": "The model cannot be loaded at the moment, its engine has crashed, the stored responses or the "
+    "documents cannot be read, or the server is stopping.",
 }
 _GET = ("400", "401", "403", "404", "500")
 _NAMED = (ChatChunk, *ITEMS, *TOOLS)

@@ -166,7 +166,7 @@ _HINTS: dict[type[EdgechatError], str] = {
     # Replacements for hints that are meant for people at a terminal, or that contain paths on this machine.
     SwitchUnknown: "Omit think and reasoning_effort.",
     EngineCrashed: "The next request starts it again.",
-    StoreError: "Requests without previous_response_id and item_reference do not need it.",
+    StoreError: "Requests without previous_response_id and item_reference do not need the response store.",
     ModelFileError: "For details, run `edgechat plan` with its name on the server's machine.",
 }
 _FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")

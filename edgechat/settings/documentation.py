@@ -105,7 +105,7 @@ def describe_type(kind: Any) -> str:
     if origin is dict and parts[1] in _TABLES:
         return f"tables [{_TABLES[parts[1]]}.NAME]"
     if origin is dict:
-        return "a table of texts"
+        return "a table of strings"
     if plain is bool:
         return "on or off"
     if plain in (int, float):

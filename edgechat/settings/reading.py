@@ -96,7 +96,7 @@ def engine_fault(name: str, program: EngineProgram) -> str | None:
     """Return why an engine's program is invalid, or None if it is valid."""
     names = typing.get_args(EngineName)
     if name not in names:
-        return f"there is no such engine. The engines: {', '.join(names)}."
+        return f"there is no such engine. Known engines: {', '.join(names)}."
     try:
         words = shlex.split(program.command or "a")
     except ValueError:

@@ -218,7 +218,7 @@ def test_models_that_read_other_tokens_are_refused(text, tmp_path):
 def test_a_short_text_is_refused(tmp_path):
     path = tmp_path / "text"
     path.write_text("A few words.")
-    with pytest.raises(BadRequest, match="one chunk takes 256"):
+    with pytest.raises(BadRequest, match="a chunk needs 256"):
         figures_of(tmp_path, path, [tiny("dense")])
 
 

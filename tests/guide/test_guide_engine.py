@@ -54,7 +54,7 @@ async def test_who_answers(guide):
     said, _ = await told(guide, "write a poem about my cat")
     assert said.startswith(DECLINES)
     said, _ = await told(guide, "can it make coffee in the worker protocol of zebras")
-    assert said.startswith("The documentation does not say. The nearest page: [")
+    assert said.startswith("The documentation does not say. The closest page: [")
 
 
 def test_a_page_instead_of_a_whole_answer_keeps_its_usage():

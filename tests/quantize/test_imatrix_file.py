@@ -69,7 +69,7 @@ def test_a_matrix_that_says_nonsense_is_refused(tmp_path):
     other_counts = {name: np.ones(3, np.float32) for name in whole.counts}
     for squares, counts, why in (
         (infinite, whole.counts, "not finite"),
-        (whole.squares, other_counts, "counts of"),
+        (whole.squares, other_counts, "counts for"),
     ):
         path = tmp_path / "bad.gguf"
         write_imatrix(ImportanceMatrix(squares, counts, "text", 2, 512), path)

@@ -108,7 +108,7 @@ async def test_without_the_key_nothing_but_health_and_the_first_page_answers(mod
     [
         ("X_Nothing", "x", "No API key was sent."),
         ("x_api_key", "another", "The API key is not valid."),
-        ("api_key", KEY, "The API key is not accepted in api-key."),
+        ("api_key", KEY, "The api-key header is not supported."),
         ("Authorization", KEY, "The key must follow the word Bearer."),
         ("Authorization", "bearer an other", "The API key is not valid."),
     ],

@@ -95,8 +95,8 @@ def test_what_they_do_not_take(ears, eyes):
     status, answer = asked(ears, CHAT, question(b"RIFF"))
     assert (status, answer["error"]["code"]) == (400, "invalid_audio")
     for server, sent, said in (
-        (ears, png("red"), "cannot see images"),
-        (eyes, wav(tone("red")), "cannot hear sounds"),
+        (ears, png("red"), "cannot process images"),
+        (eyes, wav(tone("red")), "cannot process audio"),
     ):
         status, answer = asked(server, CHAT, question(sent))
         assert (status, said in answer["error"]["message"]) == (400, True)

@@ -170,7 +170,7 @@ class ModelSlot:
             told = f"{self.in_background} of {self.taken} requests for {self.id} have background priority"
             told = f"{told}, and the remaining places are reserved for interactive requests."
         else:
-            told = f"The queue of {self.id} is full: it has {self.taken} requests."
+            told = f"The queue for {self.id} is full: it has {self.taken} requests."
         return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
 
     def loaded(self, task: asyncio.Task[None]) -> None:

@@ -215,9 +215,10 @@ async def _unload(slot: ModelSlot) -> None:
 
 def _no_room(slot: ModelSlot, others: Sequence[ModelSlot]) -> QueueFull:
     busy = " and ".join(one.id for one in others)
+    verb = "are" if len(others) > 1 else "is"
     seconds = max(one.seconds_until_free() for one in others)
     return QueueFull(
-        f"{slot.id} does not fit into memory together with {busy}, which is in use.",
+        f"{slot.id} does not fit into memory alongside {busy}, which {verb} in use.",
         hint=f"Try again in {seconds} seconds.",
         seconds=seconds,
     )

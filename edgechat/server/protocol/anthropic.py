@@ -33,7 +33,8 @@ BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
 CacheHint = Annotated[
     dict[str, Any] | None,
     Meta(
-        description="A hint that what precedes it will be sent again. Common prefixes are found without it."
+        description="A hint that everything before it will be sent again. Common prefixes are found "
+        "without it."
     ),
 ]
 
@@ -300,7 +301,7 @@ def _located(
         if _is_file(kind, block, path):
             if unread is None:
                 raise Refusal(
-                    f"{path}: only text and images are supported: no audio or files.",
+                    f"{path}: only text and images are supported, not audio or files.",
                     param=path,
                     code="invalid_value",
                 )
@@ -443,7 +444,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     stream: bool | None = None
     stop_sequences: Annotated[
         Annotated[list[Stop], Meta(max_length=16)] | None,
-        Meta(description="End before any of these texts: up to 16, of up to 256 characters each."),
+        Meta(description="End before any of these strings: up to 16, of up to 256 characters each."),
     ] = None
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -451,9 +452,9 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     priority: RequestedPriority = None
     lora: Lora = None
     metadata: Annotated[dict[str, Any] | None, no_effect("Ignored: nothing is stored.")] = None
-    service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "standard_only")] = (
-        None
-    )
+    service_tier: Annotated[
+        str | None, no_effect("Ignored: there is only one tier.", "auto", "standard_only")
+    ] = None
     thread: Annotated[
         dict[str, Any] | None, Meta(description="Refused: nothing is stored. Clients then send all messages.")
     ] = None

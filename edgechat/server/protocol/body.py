@@ -52,8 +52,8 @@ async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
 def _check_number_of_values(body: bytes) -> None:
     if body.count(b",") > _MOST_VALUES or sum(map(body.count, (b"[", b"{", b":"))) > _MOST_PARTS:
         raise Refusal(
-            f"The body has more than {_MOST_PARTS} lists, objects and fields, or {_MOST_VALUES} values, "
-            "the limit.",
+            f"The body exceeds the limit of {_MOST_PARTS} lists, objects and fields, or {_MOST_VALUES} "
+            "values.",
             status=413,
         )
 

@@ -87,7 +87,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     stop: Annotated[
         Stop | Annotated[list[Stop | None], Meta(max_length=16)] | None,
         Meta(
-            description="End before any of these texts: up to 16, of up to 256 characters each; blank ones "
+            description="End before any of these strings: up to 16, of up to 256 characters each; blank ones "
             "are ignored."
         ),
     ] = None
@@ -103,7 +103,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     top_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Sample from the most likely tokens that have this probability together."),
+        Meta(description="Sample from the most likely tokens whose probabilities add up to this."),
     ] = None
     frequency_penalty: Annotated[
         Penalty | None,
@@ -197,7 +197,7 @@ def texts_of(sent: Texts, param: str) -> list[str | tuple[int, ...]]:
         return [sent]
     numbers = [one for one in sent if isinstance(one, int)]
     if numbers and len(numbers) < len(sent):
-        raise Refusal(f"{param} mixes token ids and texts.", param=param)
+        raise Refusal(f"{param} mixes token ids and strings.", param=param)
     if numbers:
         return [tuple(numbers)]
     return [one if isinstance(one, str) else tuple(one) for one in sent if not isinstance(one, int)]
@@ -226,8 +226,8 @@ class LoraBody(msgspec.Struct, frozen=True, kw_only=True):
 Lora = Annotated[
     Annotated[list[LoraBody], Meta(max_length=MOST)] | None,
     Meta(
-        description="Extension: the LoRA adapters to apply, all of them; []: none. If omitted: those that "
-        "`model` names behind a +, else those that the server was started with."
+        description="Extension: the complete list of LoRA adapters to apply; []: none. If omitted: those "
+        "that `model` names after a +, else those that the server was started with."
     ),
 ]
 
@@ -374,12 +374,17 @@ def _text(schema: Raw | UnsetType | None) -> str:
 class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
     """How passages are ranked."""
 
-    ranker: Annotated[str | None, no_effect("Ignored: there is one way to rank.", "auto")] = None
+    ranker: Annotated[str | None, no_effect("Ignored: there is only one way to rank.", "auto")] = None
     score_threshold: Annotated[
         Literal[0] | Annotated[float, Meta(ge=0, le=0)] | None,
-        Meta(description="Only 0: scores are ranks, which say nothing without the others."),
+        Meta(
+            description="Only 0 is accepted: scores are derived from ranks, so a threshold would be "
+            "meaningless."
+        ),
     ] = None
-    hybrid_search: Annotated[dict[str, Any] | None, no_effect("Ignored: ranks are joined evenly.")] = None
+    hybrid_search: Annotated[
+        dict[str, Any] | None, no_effect("Ignored: rankings are combined with equal weights.")
+    ] = None
 
 
 def vector_json(vector: bytes, encoding: str | None = None) -> Raw:

@@ -26,7 +26,9 @@ from edgechat.server.refusal import Refusal
 class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Query parameters for the model list, which identify the client."""
 
-    client_version: Annotated[str | None, Meta(description="The version of Codex, which sends it.")] = None
+    client_version: Annotated[str | None, Meta(description="The version of Codex; only Codex sends it.")] = (
+        None
+    )
 
 
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +158,7 @@ class StoreSearchBody(msgspec.Struct, frozen=True, kw_only=True):
     max_num_results: Annotated[int, Meta(ge=1, le=50)] = 10
     filters: Annotated[None, Meta(description="Only null is accepted: files have no attributes.")] = None
     ranking_options: FileSearchRanking | None = None
-    rewrite_query: Annotated[bool | None, no_effect("Ignored: the query is used as it is.", False)] = None
+    rewrite_query: Annotated[bool | None, no_effect("Ignored: the query is used unchanged.", False)] = None
 
     @property
     def queries(self) -> list[str]:
@@ -266,7 +268,7 @@ class ShowBody(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Model = None
     name: Annotated[str | None, Meta(description="The older name for `model`.")] = None
-    verbose: Annotated[bool | None, no_effect("Ignored: there is one form.", False)] = None
+    verbose: Annotated[bool | None, no_effect("Ignored: there is only one form.", False)] = None
 
 
 class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):

@@ -248,7 +248,9 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
     prompt: str = ""
     suffix: str | None = None
     system: str | None = None
-    raw: Annotated[bool | None, Meta(description="The prompt is text to continue, as it is.")] = None
+    raw: Annotated[
+        bool | None, Meta(description="The prompt is text to continue; no chat template is applied.")
+    ] = None
     images: Images = None
     template: Annotated[str | None, no_effect("Ignored: a model has its own template.")] = None
     context: Annotated[list[int] | None, no_effect("Ignored: common prefixes are found without it.")] = None

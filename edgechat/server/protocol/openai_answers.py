@@ -40,7 +40,7 @@ _DONE = data_event(b"[DONE]")
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
-    """Number of thinking tokens, and of drafted tokens that were accepted or rejected."""
+    """The numbers of thinking tokens and of accepted and rejected draft tokens."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int

@@ -29,7 +29,7 @@ from edgechat.server.refusal import Refusal
 
 Name = Annotated[
     str | None,
-    no_effect("Accepted and ignored: chat templates have no names; write them into the content."),
+    no_effect("Accepted and ignored: chat templates do not support names; include them in the content."),
 ]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -102,7 +102,8 @@ class InputAudio(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Annotated[str, Meta(description="Base64 of a WAV, MP3 or FLAC file, up to half an hour.")]
     format: Annotated[
-        Literal["wav", "mp3", "flac"], Meta(description="wav, mp3 or flac; the file itself decides.")
+        Literal["wav", "mp3", "flac"],
+        Meta(description="wav, mp3 or flac; the format is detected from the file."),
     ]
 
 
@@ -125,7 +126,7 @@ MediaContent = (
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The function that was called, and its arguments as a JSON object or a string; null if there are none.
+    """The function that was called, and its arguments as a JSON object, a string, or null if there are none.
 
     Other fields are ignored.
     """
@@ -377,7 +378,7 @@ class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 
 
 class TemplateSwitches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments that other servers pass to the chat template."""
+    """Chat template arguments, as accepted by other servers."""
 
     enable_thinking: bool | None = None
 
@@ -458,11 +459,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     ] = None
     service_tier: Annotated[
         Literal["auto", "default", "flex", "scale", "priority"] | None,
-        no_effect("Ignored: there is one tier; see the extension `priority`.", "auto", "default"),
+        no_effect("Ignored: there is only one tier; see the extension `priority`.", "auto", "default"),
     ] = None
     verbosity: Annotated[
         Literal["low", "medium", "high"] | None,
-        no_effect("Ignored: local models have no such switch.", "medium"),
+        no_effect("Ignored: local models do not have this option.", "medium"),
     ] = None
     audio: Annotated[None, Meta(description="Only null is accepted: this server supports only text.")] = None
     prediction: Annotated[
@@ -473,7 +474,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     ] = None
     functions: Annotated[
         Annotated[list[FunctionTool], Meta(max_length=128)] | None,
-        Meta(description="The older form of tools; the answer then has function_call."),
+        Meta(description="The older form of `tools`; answers then use function_call."),
     ] = None
     function_call: Annotated[
         Literal["none", "auto"] | NamedFunction | None, Meta(description="The older form of tool_choice.")

@@ -53,7 +53,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """A text completion request."""
 
     prompt: Annotated[
-        Texts, Meta(description="A text or its token ids, or a list of either; up to 8 completions.")
+        Texts, Meta(description="A string or its token ids, or a list of either; up to 8 completions.")
     ]
     logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=5)] | Annotated[float, Meta(ge=0, le=5, multiple_of=1)] | None,
@@ -76,9 +76,9 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
         if self.echo and self.logprobs is not None:
             raise Refusal("Logprobs of prompt tokens are not supported.", param="echo")
         if self.suffix and not all(isinstance(prompt, str) for prompt in prompts):
-            raise Refusal("suffix requires prompts that are text.", param="suffix")
+            raise Refusal("suffix requires text prompts.", param="suffix")
         if self.echo and not all(isinstance(prompt, str) for prompt in prompts):
-            raise Refusal("echo requires prompts that are text.", param="echo")
+            raise Refusal("echo requires text prompts.", param="echo")
         return prompts
 
     def engine_request(self, prompt: str | tuple[int, ...]) -> ChatRequest:
@@ -214,7 +214,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     """An embeddings request."""
 
     model: Model = None
-    input: Annotated[Texts, Meta(description="A text or its token ids, or a list of up to 2048 of either.")]
+    input: Annotated[Texts, Meta(description="A string or its token ids, or a list of up to 2048 of either.")]
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
         Meta(description="base64: 32-bit floats, little-endian."),
@@ -296,9 +296,9 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     top_n: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Return only this many, the best ones.")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Return only this many of the best results.")
     ] = None
-    return_documents: Annotated[bool | None, Meta(description="Return the texts, too.")] = None
+    return_documents: Annotated[bool | None, Meta(description="Also return the texts.")] = None
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -91,7 +91,9 @@ class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
     vector_store_ids: Annotated[
         list[DocumentsName],
         Meta(
-            min_length=1, max_length=MOST_DOCUMENTS, description="Documents, as /v1/vector_stores lists them."
+            min_length=1,
+            max_length=MOST_DOCUMENTS,
+            description="Document collections, as listed by /v1/vector_stores.",
         ),
     ]
     max_num_results: Annotated[
@@ -204,7 +206,9 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The format of the answer."""
 
     format: AnyText | AnyObject | SchemaFormat | None = None
-    verbosity: Annotated[str | None, no_effect("Ignored: local models have no such switch.", "medium")] = None
+    verbosity: Annotated[
+        str | None, no_effect("Ignored: local models do not have this option.", "medium")
+    ] = None
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -371,15 +375,17 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         Meta(description="false: not even `edgechat serve --store-responses` stores this response."),
     ] = None
     metadata: Annotated[Labels | None, Meta(description="Returned with the response.")] = None
-    user: Annotated[str | None, no_effect("Ignored: this server has one user.")] = None
+    user: Annotated[str | None, no_effect("Ignored: this server has only one user.")] = None
     safety_identifier: Annotated[str | None, no_effect("Ignored, like `user`.")] = None
     prompt_cache_key: Annotated[
         str | None, Meta(description="Ignored: common prefixes of prompts are found automatically.")
     ] = None
     prompt_cache_retention: Annotated[str | None, no_effect("Ignored: prompts are cached in memory.")] = None
-    service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "default")] = None
+    service_tier: Annotated[str | None, no_effect("Ignored: there is only one tier.", "auto", "default")] = (
+        None
+    )
     max_tool_calls: Annotated[
-        int | None, no_effect("Ignored: it limits calls of hosted tools, of which there are none.")
+        int | None, no_effect("Ignored: it limits calls to hosted tools, and there are none.")
     ] = None
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:

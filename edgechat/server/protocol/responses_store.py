@@ -192,9 +192,10 @@ _PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc",
 class ResponseQuery(msgspec.Struct, frozen=True, kw_only=True):
     """How to return a stored response."""
 
-    stream: Annotated[Literal[False] | None, Meta(description="Only false: it is returned as a whole.")] = (
-        None
-    )
+    stream: Annotated[
+        Literal[False] | None,
+        Meta(description="Only false is accepted: the response is returned as a whole."),
+    ] = None
 
 
 class ItemsQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,8 +253,8 @@ class StoredResponses:
         for where, name in references.items():
             if name not in found:
                 raise Refusal(
-                    f"Item with id '{one_line(name, _SHOWN)}' not found: it is not, or no longer, stored. "
-                    "Send the whole item.",
+                    f"Item with id '{one_line(name, _SHOWN)}' not found: it is not stored, or is no longer "
+                    "stored. Send the whole item.",
                     status=404,
                     param=where,
                 )

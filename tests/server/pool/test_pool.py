@@ -318,7 +318,7 @@ async def test_a_model_waits_for_room_only_so_long(make, machine, monkeypatch):
     machine.capacity = 8  # 4 of it beside the first one
     (large,) = await begun(said(pool, "large"))
     (late,) = await begun(said(pool, name="late"))
-    with pytest.raises(QueueFull, match="does not fit into memory together with one") as error:
+    with pytest.raises(QueueFull, match="does not fit into memory alongside one") as error:
         await large
     assert error.value.seconds > 0
     assert await late == "I am one."
@@ -342,7 +342,7 @@ async def test_beyond_the_queue_requests_are_refused_at_once(make):
     pool = make(most_waiting=2)
     await load(pool)
     running = await begun(*(said(pool, text="slow", name=str(n)) for n in range(6)))
-    with pytest.raises(QueueFull, match="The queue of one is full: it has 6 requests") as error:
+    with pytest.raises(QueueFull, match="The queue for one is full: it has 6 requests") as error:
         await said(pool, name="one too many")
     assert 1 <= error.value.seconds <= 120
     assert not any(task.done() for task in running), "it was not waited for them"

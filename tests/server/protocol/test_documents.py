@@ -193,7 +193,7 @@ async def test_passages_are_counted_for_anthropics_clients():
         count = partial(client.messages.count_tokens, model="default", messages=messages)
         counted = await count(extra_body={"docs": "manual"})
         assert counted.input_tokens == len(given_to(models)) > len(QUESTION) + len(GUIDE)
-        with pytest.raises(MESSAGES.error, match="There are no documents 'private' here") as caught:
+        with pytest.raises(MESSAGES.error, match="There is no document collection named 'private'") as caught:
             await count(extra_body={"docs": "private"})
     assert caught.value.status_code == 400
 
@@ -204,11 +204,11 @@ async def test_passages_are_counted_for_anthropics_clients():
 @pytest.mark.parametrize(
     ("docs", "match"),
     [
-        ("private", "There are no documents 'private' here. There are: manual."),
-        ("nothing", "There are no documents 'nothing' here"),
-        ("../documents/manual", "There are no documents '../documents/manual' here"),
-        ("manual.db", "There are no documents"),
-        ("a\x1b[2Jb", "There are no documents 'a"),
+        ("private", "There is no document collection named 'private'. Available: manual."),
+        ("nothing", "There is no document collection named 'nothing'"),
+        ("../documents/manual", "There is no document collection named '../documents/manual'"),
+        ("manual.db", "There is no document collection named"),
+        ("a\x1b[2Jb", "There is no document collection named 'a"),
         ("", "docs"),
         ("x" * 65, "docs"),
         ([f"d{number}" for number in range(10_000)], "docs"),
@@ -465,7 +465,7 @@ async def test_vector_stores_are_listed_without_a_damaged_one():
     (registry.folder() / "damaged.db").write_bytes(b"not a database" * 100)
     async with client_of(FakeModels(), docs=["all"]) as client:
         assert [store.id async for store in client.vector_stores.list()] == ["manual", "private"]
-        with pytest.raises(openai.InternalServerError, match="cannot be read now"):
+        with pytest.raises(openai.InternalServerError, match="cannot be read at the moment"):
             await client.vector_stores.retrieve("damaged")
 
 
@@ -490,9 +490,9 @@ async def test_a_vector_store_is_searched():
         assert not (await client.vector_stores.search("manual", query="zeppelin")).data
         await client.vector_stores.search("manual", query="kettle " * 100_000)
         for name in ("private", "..%2Fmanual"):
-            with pytest.raises(openai.NotFoundError, match="There are no documents"):
+            with pytest.raises(openai.NotFoundError, match="There is no document collection named"):
                 await client.vector_stores.search(name, query="x")
-            with pytest.raises(openai.NotFoundError, match="There are no documents"):
+            with pytest.raises(openai.NotFoundError, match="There is no document collection named"):
                 await client.vector_stores.retrieve(name)
 
 

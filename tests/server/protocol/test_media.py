@@ -124,7 +124,7 @@ async def test_a_client_cannot_write_a_place(last):
 async def test_a_model_that_does_not_see_says_so(dialect):
     refused = await dialect.refused(**dialect.said(messages=SHOWN))
     assert refused.status == 400
-    assert "scripted cannot see images. " in refused.message
+    assert "scripted cannot process images. " in refused.message
     assert "/v1/models" in refused.message
 
 
@@ -132,7 +132,7 @@ async def test_a_model_that_does_not_hear_says_so_and_names_one_that_is_here(tmp
     models = FakeModels(sees=True)
     asked = {"on": {"media": RequestMedia(tmp_path / "media")}, **CHAT.said(messages=[user([WAV])])}
     refused = await CHAT.refused(models, **asked)
-    assert "scripted cannot hear sounds." in refused.message
+    assert "scripted cannot process audio." in refused.message
     assert "To download one: edgechat pull gemma-4-e2b" in refused.message
     assert not (tmp_path / "media").exists()
     card = models.names()[0]
@@ -140,7 +140,7 @@ async def test_a_model_that_does_not_hear_says_so_and_names_one_that_is_here(tmp
     monkeypatch.setattr(models, "names", lambda: cards)
     refused = await CHAT.refused(models, **asked)
     assert (refused.status, models.requests) == (400, [])
-    assert "the-ear does: name it as the model." in refused.message
+    assert "the-ear can: request that model instead." in refused.message
 
 
 async def test_a_damaged_image_of_a_tool_is_not_read(last):
@@ -199,7 +199,7 @@ async def test_only_so_many_images(monkeypatch):
     monkeypatch.setattr("edgechat.server.media.MOST", 1)
     refused = await CHAT.refused(FakeModels(sees=True), **CHAT.said(messages=SHOWN))
     assert refused.status == 413
-    assert "has 2 images and sounds; the limit is 1" in refused.message
+    assert "has 2 images and audio clips; the limit is 1" in refused.message
 
 
 async def test_no_other_messages_have_images():
