@@ -79,7 +79,7 @@ class SentSound(Sound, frozen=True, kw_only=True):
     path: str = ""
     seconds: float = 0.0
     at: str
-    """The field of the request that contains it."""
+    """The request field that contains the image or sound."""
     base64: str = ""
 
 

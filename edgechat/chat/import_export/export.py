@@ -43,7 +43,7 @@ _ENDINGS = {
 
 
 def to_markdown(conversation: Conversation, links: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the branch being shown as Markdown, without control characters.
+    """Convert the branch on screen to Markdown without control characters.
 
     links: image paths, keyed by digest; an image without a path is replaced by a line of text.
     """

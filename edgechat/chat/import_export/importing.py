@@ -1,4 +1,4 @@
-"""Import: conversations from files, in the JSON format of `export.to_json` or as OpenAI API messages.
+"""Imports conversations from files, in the JSON format of `export.to_json` or as OpenAI API messages.
 
 Files are untrusted: size, depth and counts are bounded. Everything gets a new id, so importing a file twice
 creates two conversations.

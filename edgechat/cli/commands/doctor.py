@@ -1,11 +1,11 @@
 """`edgechat doctor`: problems on this machine, most serious first, each with a remedy.
 
 With --json, one object is printed: `wrong` (the number of problems; if there are any, the exit code is 1) and
-`findings`, a list of weight ("broken", "slow", "tight" or "note"), what, why and fix.
+`findings`, a list of objects with weight ("broken", "slow", "tight" or "note"), what, why and fix.
 
-`edgechat doctor --with ssh://HOST` inspects workers instead; with --json, it prints a list of worker, error
-and hint (both null if it can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
-per second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
+`edgechat doctor --with ssh://HOST` inspects workers instead; with --json, it prints a list of objects with
+worker, error and hint (both null if it can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and
+down in bytes per second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ def verify_models(model: str | None) -> None:
 
 
 def _check(path: Path) -> None:
-    """Raise ModelFileError if a model cannot be read. Built-in vision towers are not an error."""
+    """Raise ModelFileError if a model cannot be read. A built-in vision tower is not treated as an error."""
     from edgechat.models.formats.importable import VisionInside
     from edgechat.models.formats.mlx.contents import read_model
 

@@ -75,7 +75,7 @@ def engine_starts() -> dict[str, EngineStart]:
 
 
 def note_start(name: str, start: EngineStart) -> None:
-    """Record the most recent start of a model's program. Errors are ignored."""
+    """Record the most recent start of the engine that runs a model. Errors are ignored."""
     known = engine_starts()
     before = known.pop(name, EngineStart())
     known[name] = start if start.seconds else msgspec.structs.replace(start, seconds=before.seconds)

@@ -52,8 +52,9 @@ _ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
     ("f16", "plain"): 2048,
     ("q8_0", "flash"): 1024,
 }
-"""Kinds of attention to time, each with a number of cells that is large enough to show a slope, yet quick to
-fill. Only flash attention can read an 8-bit cache, which takes several times as long to fill.
+"""The kinds of attention to measure, each with enough cells to show a slope, but few enough to fill quickly.
+
+Only flash attention can read an 8-bit cache, which takes several times as long to fill.
 """
 _ROUNDS, _MOST_ROUNDS = 2, 4
 """How many times caches are filled: normally, and at most if other programs interfere."""

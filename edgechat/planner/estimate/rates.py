@@ -92,7 +92,7 @@ _MANY = 64
 def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
     """Return the speed of a device, derived from its bandwidth and compute.
 
-    bandwidth: bytes per second. compute: floating-point operations per second in products of entire matrices.
+    bandwidth: bytes per second. compute: floating-point operations per second for large matrix products.
     """
     alone, together = 1 / (_ATTENTION_ALONE * compute), 1 / (_ATTENTION * compute)
     return DeviceSpeed(

@@ -105,7 +105,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the completions, or its new part."""
+    """One of the completions or, in a stream, the next part of one."""
 
     index: int
     text: str
@@ -264,7 +264,10 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
-    """Return the answer as JSON. Call it in a thread, because encoding many vectors takes a second."""
+    """Return the answer as JSON.
+
+    Must be called in a thread, because encoding many vectors can take a second.
+    """
     data = [
         Embedding(index=index, embedding=vector_json(vector, body.encoding_format))
         for index, vector in enumerate(embedded.vectors)

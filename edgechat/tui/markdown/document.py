@@ -282,7 +282,7 @@ def _bare(address: str) -> str:
 
 
 class Document:
-    """A text's blocks, and their lines at the last requested width."""
+    """The blocks of a text, with the lines they were wrapped into at the most recently requested width."""
 
     def __init__(self, text: str = "", *, filled: bool = True, sources: Sources = NO_SOURCES) -> None:
         """filled: whether code has a full-width background and a "copy" label to click."""

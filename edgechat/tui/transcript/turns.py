@@ -396,7 +396,7 @@ class ConversationView:
         return self._welcome is not None
 
     def _begin(self) -> None:
-        """Remove the welcome text before the first turn, keeping its notes."""
+        """Before the first turn, remove the welcome text, but keep the notes shown with it."""
         welcome, self._welcome = self._welcome, None
         if welcome is not None and welcome.text:
             welcome.begin()

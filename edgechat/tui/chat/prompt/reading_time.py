@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MANY_TOKENS, _LONG_SECONDS = 1000, 10.0
 """A prompt at or below both limits gets no note."""
 _TELLING = 256
-"""Minimum number of tokens that a reply must have read for its speed to be used."""
+"""Minimum number of prompt tokens that must have been read for a reply before its speed is used."""
 _SAMPLE = 1000
 """Length, in tokens, of the prompt for which a plan predicts the speed."""
 
