@@ -139,8 +139,9 @@ def _failed_starts() -> Iterator[Finding]:
     """Yield a note for each model whose engine failed the last time it was started."""
     for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
         if start.failure:
-            what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
-            yield Finding(Weight.NOTE, what, "That was its last start.", f"Read its log: {start.log}")
+            what = f"The engine program for {one_line(name, 300)} {one_line(start.failure, 300)}."
+            why = "This happened the last time it was started."
+            yield Finding(Weight.NOTE, what, why, f"Read its log: {start.log}")
 
 
 def _check_model() -> None:
@@ -307,7 +308,7 @@ def _attention(speed: DeviceSpeed) -> Iterator[Finding]:
             Weight.NOTE,
             f"The speed of attention with {heads} could not be measured: the measurement {why}.",
             "Models with such heads use flash attention, although plain attention may be faster.",
-            "To measure it with the next plan of such a model:\n  edgechat device --refresh",
+            "To measure it with the next plan for such a model:\n  edgechat device --refresh",
         )
 
 
@@ -321,7 +322,7 @@ def _rpc(build: Build) -> Iterator[Finding]:
 def _memory(memory: Memory) -> Iterator[Finding]:
     if memory.bound is not None and memory.limit is not None and memory.limit < memory.total // 2:
         limit, total = mebibytes(memory.limit), mebibytes(memory.total)
-        fix = "Raise the limit where it was set: `docker run --memory`, MemoryMax= of the systemd unit."
+        fix = "Raise the limit where it was set: `docker run --memory` or MemoryMax= in the systemd unit."
         if "ulimit" in memory.bound:
             fix = f"  {memory.bound.removeprefix('the limit set by ')} unlimited"
         what = f"{memory.bound[0].upper()}{memory.bound[1:]} allows {limit} of the machine's {total}."
@@ -342,7 +343,7 @@ def _quota(cpu: Cpu) -> Iterator[Finding]:
         return
     what = f"A control group limits CPU time to {cpu.quota:g} CPUs; the machine has {cores} cores."
     why = f"Models run with {threads} thread{'s' * (threads > 1)} instead of {cores}."
-    fix = "Raise the limit where it was set: `docker run --cpus`, CPUQuota= of the systemd unit."
+    fix = "Raise the limit where it was set: `docker run --cpus` or CPUQuota= in the systemd unit."
     yield Finding(Weight.TIGHT if 2 * threads <= cores else Weight.NOTE, what, why, fix)
 
 

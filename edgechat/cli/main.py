@@ -226,13 +226,13 @@ def app(
         return
     if os.environ.get("TERM") == "dumb" and sys.stdout.isatty():
         complain(
-            "The app needs a terminal that can be drawn on, and this one (TERM=dumb) cannot.",
+            "The app needs a terminal that can be drawn on, but this one (TERM=dumb) cannot be.",
             "Chat line by line instead: edgechat --screen-reader",
         )
         raise Exit(USAGE_ERROR)
     if not is_interactive() or not sys.stderr.isatty():  # the app is drawn on stderr
         complain(
-            "The app needs a terminal, and there is none.",
+            "The app needs a terminal, but there is none.",
             'To ask a single question: edgechat run guide "What is edgechat?"',
         )
         raise Exit(USAGE_ERROR)

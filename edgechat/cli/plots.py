@@ -56,7 +56,7 @@ def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot b
     """Raise NotDrawn if a plot could not be saved to `path`. Call this before measuring."""
     if path.suffix.lower() not in kinds:
         raise NotDrawn(
-            f"{path} is not a name for a plot: it must end in {' or '.join(kinds)}.",
+            f"{path} cannot be the name of a plot: it must end in {' or '.join(kinds)}.",
             hint=f"For example: {example}",
         )
     figure_of()

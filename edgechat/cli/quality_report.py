@@ -29,7 +29,7 @@ def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
         with StatusLine(sys.stderr) as status:
             report = measure_quality(request, status.show)
     except KeyboardInterrupt:
-        note("Interrupted. The chunks that were scored are kept; to go on, run the same command again.")
+        note("Interrupted. The chunks that were scored are kept; to resume, run the same command again.")
         raise
     if json:
         print_json(_object(report))

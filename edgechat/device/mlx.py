@@ -18,7 +18,7 @@ def missing() -> str:
     for name in ("mlx", "mlx_lm"):
         if importlib.util.find_spec(name) is None:
             if frozen():
-                return "This edgechat was packaged without MLX."
+                return "This build of edgechat does not include MLX."
             return f"The Python package {name.replace('_', '-')} is not installed."
     return ""
 
@@ -28,7 +28,7 @@ def missing_vision() -> str:
     if importlib.util.find_spec("mlx_vlm") is not None:
         return ""
     if frozen():
-        return "This edgechat was packaged without mlx-vlm, which MLX models need for images."
+        return "This build of edgechat does not include mlx-vlm, which MLX models need for images."
     install = f"{sys.executable} -m pip install '{_VISION}'"
     return f"For images, MLX models need the Python package mlx-vlm, which is not installed ({install})."
 

@@ -276,7 +276,7 @@ def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
     can = senses(entry.modalities)
     return (
         None,
-        f"The model {can} with its projector, which is downloaded with it, and not part of this plan.",
+        f"The model {can} with its projector, which is downloaded with it but is not part of this plan.",
     )
 
 
@@ -391,8 +391,9 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
     if not may_embed and reranks:
         raise ModelFileError(
             f"{name} is a reranking model and cannot chat.",
-            hint="`edgechat serve` provides scores at /v1/rerank, and `reranking_model` in settings.toml has "
-            "documents searched with it. To chat, choose a chat model; `edgechat run guide` always works.",
+            hint="`edgechat serve` provides scores at /v1/rerank. To search documents with it, set "
+            "`reranking_model` in settings.toml. To chat, choose a chat model; `edgechat run guide` always "
+            "works.",
         )
     if reranks and not _has_head(header):
         # Without the head, llama.cpp would return an element of the hidden state as the score.
@@ -402,7 +403,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
         )
     if reranks and len(labels := _labels(header)) > 1 and labels[0].lower() != _YES:
         raise ModelFileError(
-            f"{name} sorts texts into classes ({show(', '.join(labels))}); it does not score documents.",
+            f"{name} classifies text ({show(', '.join(labels))}) and cannot score documents.",
             hint="Choose a reranking model: `edgechat pull bge-reranker-v2-m3`.",
         )
     if not may_embed:

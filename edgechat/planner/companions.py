@@ -151,7 +151,8 @@ def why_there(device: str, card: str, moved: int) -> str:
     card: the card that was considered. moved: how many layers the projector pushes, or would push, off it.
     """
     if device:
-        less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
+        layers = f"{moved} more layers then run" if moved > 1 else "1 more layer then runs"
+        less = f", even though {layers} on the CPU" if moved else ""
         return f"where questions about pictures are answered sooner{less}"
     what = f"{moved} layer{'s' if moved > 1 else ''}" if moved else "experts"
     return f"as it would push {what} off {card}, and answers would take longer"

@@ -164,7 +164,7 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     one = footprint_of(header.format).checkpoint(header, plan)
     if plan.checkpoint_bytes > one:
         fewer = replace(plan, checkpoint_bytes=one)
-        return fewer, "Chats are read again from the start after most edits, to save memory."
+        return fewer, "To save memory, the model reads the whole chat again after most edits."
     if not plan.flash_attention:
         return replace(plan, flash_attention=True), "Flash attention is used, to save memory."
     # llama.cpp aborts if a picture that must be computed in one call exceeds the batch.

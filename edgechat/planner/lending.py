@@ -35,14 +35,18 @@ def run(*, port: int, memory: int | None) -> NoReturn:
     from edgechat.device.remote import lending
 
     if sys.stdin is not None and sys.stdin.isatty():
-        print("Another machine starts this by ssh: edgechat run MODEL --with ssh://HOST", file=sys.stderr)
+        print(
+            "This command is started over ssh by another machine: edgechat run MODEL --with ssh://HOST",
+            file=sys.stderr,
+        )
     pipes = spawn.adopt_pipe()
     logs.to_stderr()
     try:
         lent = offer(port=port, memory=memory)
     except (EdgechatError, ChildFailed) as error:
         refusal = WorkerRefusal(
-            f"llama.cpp does not work there: its process {error}.", "Run there: edgechat doctor"
+            f"llama.cpp does not work on that machine: its process {error}.",
+            "On that machine, run: edgechat doctor",
         )
         if isinstance(error, EdgechatError):
             refusal = WorkerRefusal(error.message, error.hint or "")
@@ -59,7 +63,7 @@ def offer(*, port: int = 0, memory: int | None = None) -> Offer:
     found = read_inventory()
     if not found.build.rpc:
         raise ServerRefused(
-            "llama.cpp was built without RPC there.",
+            "llama.cpp was built without RPC on that machine.",
             hint="On that machine, rebuild it: CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall "
             "--no-binary llama-cpp-python llama-cpp-python",
         )

@@ -53,7 +53,7 @@ _WORTH_MEASURING = 0.02
 """A weight type is measured if it makes up at least this fraction of a model's weights."""
 _SLOWED: dict[Disturbance, str] = {
     "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
-    "battery": "This machine runs on battery power, on which answers may be slower than predicted.",
+    "battery": "This machine is running on battery power, so answers may be slower than predicted.",
 }
 
 
@@ -135,7 +135,7 @@ def check_build(tunnel: Tunnel, build: Build) -> None:
     there = tunnel.offer
     if (there.llama_cpp, there.ggml) != (build.version, build.ggml):
         raise WorkerRefused(
-            f"{tunnel.host.address} has another llama.cpp than this machine: llama-cpp-python "
+            f"{tunnel.host.address} has a different version of llama.cpp from this machine: llama-cpp-python "
             f"{there.llama_cpp}, ggml {there.ggml}, instead of {build.version}, {build.ggml}.",
             hint="Install the same edgechat on both: pip install --upgrade edgechat",
         )

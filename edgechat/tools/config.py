@@ -121,8 +121,8 @@ def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
         shown = one_line(name, 50)
         raise SettingsError(
             f"{shown!r} cannot be the name of a tool server.",
-            hint="A name has up to 40 letters, digits, spaces, dots and dashes, and is not that of a "
-            f"built-in tool: {', '.join(BUILT_IN)}.",
+            hint="A name has up to 40 letters, digits, spaces, dots and dashes, and must differ from the "
+            f"names of built-in tools: {', '.join(BUILT_IN)}.",
         )
     try:
         server = msgspec.convert({**entry, "name": name}, ServerConfig)
@@ -136,7 +136,7 @@ def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
         raise SettingsError(f"The tool server {name} needs either a command or a url.")
     if entry.get("type") == "sse":
         raise SettingsError(
-            f"The tool server {name} speaks the outdated SSE transport, which edgechat does not.",
+            f"The tool server {name} uses the outdated SSE transport, which edgechat does not support.",
             hint="Most such servers also have a URL for streamable HTTP.",
         )
     if server.url and urlsplit(server.url).scheme not in ("http", "https"):

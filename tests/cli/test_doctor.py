@@ -296,7 +296,7 @@ def test_a_program_that_was_not_ready_is_told_with_its_log():
         "vllm:m", EngineStart(failure="ended before it was ready (exit code 1)", log="/logs/engine-1.log")
     )
     (finding,) = findings.own_findings()
-    assert finding.what == "The program of vllm:m ended before it was ready (exit code 1)."
+    assert finding.what == "The engine program for vllm:m ended before it was ready (exit code 1)."
     assert "/logs/engine-1.log" in finding.fix
     note_start("vllm:m", EngineStart(20.0))
     assert not list(findings.own_findings())

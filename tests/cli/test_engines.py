@@ -42,7 +42,7 @@ def test_a_program_that_is_not_installed_is_told_with_what_to_do(tiny):
 def test_a_plan_says_that_it_is_a_formula_and_shows_the_command(tiny):
     done = edgechat("plan", "--engine", "sglang", tiny, PATH="/nowhere")
     assert done.returncode == 0
-    assert "by formula" in done.stdout
+    assert "calculated, not measured" in done.stdout
     assert "SGLang is not installed" in done.stdout
     assert "--served-model-name" in done.stdout
     as_json = json.loads(edgechat("plan", f"sglang:{tiny}", "--json", PATH="/nowhere").stdout)

@@ -32,7 +32,7 @@ def test_a_file_of_layers_drafts(kind):
 WRONG = {
     "another architecture": (
         lambda: (with_head("qwen35"), eagle3_pair().drafter),
-        "drafts with layers of its own file",
+        "already drafts with layers in its own file",
     ),
     "no inputs handed out": (
         lambda: (split_head("glm4_moe").target, eagle3_pair().drafter),

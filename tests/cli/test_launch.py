@@ -95,7 +95,7 @@ def test_an_agent_that_is_not_there_is_not_waited_for(tmp_path):
     assert "codex is not installed" in said
     assert "npm install -g @openai/codex" in said
     assert "knows codex, claude" in complaint(edgechat("launch", "cursor"))
-    assert "no program to start" in complaint(edgechat("launch"))
+    assert "No program was named." in complaint(edgechat("launch"))
 
 
 def test_settings_are_printed_for_other_programs(model, tmp_path):

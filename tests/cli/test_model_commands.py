@@ -322,7 +322,7 @@ def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
     homes.in_ollama(user, plain, "stops", **layers | {"params": stopped})
     assert ask("stops", "hi")["text"] == whole["text"][: whole["text"].index(whole["text"][4:6])]
     shown = said("show", "fake")
-    for part in ("none; the format of Llama 3", "temperature 0, context 512", "Be brief.", "mirostat"):
+    for part in ("none; the Llama 3 format", "temperature 0, context 512", "Be brief.", "mirostat"):
         assert part in shown
     assert "Ollama's template for this model is ignored" in said("show", "other")
     assert "Do what you want." in shown

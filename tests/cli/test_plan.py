@@ -266,7 +266,7 @@ def test_of_many_files_few_are_read_and_that_is_said(plan, hub):
     hub.add(REPO, files)
     said = plan(REPO, *SMALL)
     sound(said)
-    assert "3 more files of the repository" in " ".join(said.out.split())
+    assert "3 more files in the repository" in " ".join(said.out.split())
 
 
 def test_a_repository_whose_files_are_no_models(plan, hub):

@@ -66,7 +66,7 @@ async def test_a_name_is_made_of_the_host(raw):
     for name, url in (("here", raw.url), ("here-2", f"{raw.url}/v1")):
         assert f"Added {name} to" in (await remote("add", url)).stdout
     again = await remote("add", raw.url)
-    assert (again.returncode, "is there already, as here." in again.stderr) == (1, True)
+    assert (again.returncode, "has already been added, as here." in again.stderr) == (1, True)
     assert "Added desk to" in (await remote("add", "desk.invalid:8000", "--kind", "vllm", "--offline")).stdout
     assert settings.load().remotes["desk"].url == "http://desk.invalid:8000"
 
@@ -169,7 +169,7 @@ async def test_a_model_is_shown_planned_and_measured(raw):
     ("words", "why"),
     [
         (["show", "desk/nothing"], "desk has no model nothing"),
-        (["plan", "desk/m", "--ram", "8GiB"], "whatever this machine has"),
+        (["plan", "desk/m", "--ram", "8GiB"], "so this machine's hardware does not matter"),
         (["plan", "desk/m", "--quality", "good"], "--quality has no effect"),
         (["bench", "desk/m", "--quality"], "does not return the logits that this needs"),
         (["bench", "desk/m", "--plot", "a.png"], "--plot has no effect"),

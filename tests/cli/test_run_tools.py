@@ -55,7 +55,7 @@ def test_what_is_named_is_called_and_all_else_is_not(reader, notes):
         refused = edgechat("run", reader, "What is it?", "--tools", f"files:{notes}", *yes)
         assert refused.stdout == "Let me look.\nI may not look.\n"
         assert 'called files: read_file(path="notes.txt"), not allowed\n' in refused.stderr
-        assert ("--yes web permits nothing: no such tools are chosen." in refused.stderr) == bool(yes)
+        assert ("--yes web has no effect: no such tools are chosen." in refused.stderr) == bool(yes)
 
 
 def test_json_has_calls_and_results(reader, notes):

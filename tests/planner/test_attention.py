@@ -37,15 +37,16 @@ def test_the_faster_kind_is_taken():
     made = planned()
     assert not made.flash_attention
     (why,) = told(made)
-    assert why.startswith("Plain attention: for heads of 128 it writes 1.")
-    assert why.endswith(" times as fast as flash attention 1,000 tokens deep.")
+    assert why.startswith("Plain attention: with 128-channel heads, it writes 1.")
+    assert why.endswith(" times as fast as flash attention after 1,000 tokens.")
 
 
 def test_flash_attention_is_taken_where_both_are_as_fast():
     made = planned(speed=EQUAL)
     assert made.flash_attention
     assert told(made) == [
-        "Flash attention: for heads of 128 plain attention would hardly be faster, and takes more memory."
+        "Flash attention: with 128-channel heads, plain attention would hardly be faster, but would take "
+        "more memory."
     ]
 
 
@@ -116,7 +117,7 @@ def test_scarce_memory_is_a_reason_for_flash_attention():
     made = planned(flash.total_bytes / GIB / 0.85)
     assert (made.context, made.cache_type, made.flash_attention) == (8192, "f16", True)
     assert told(made)[0].startswith(
-        "Flash attention, because memory is scarce: for heads of 128 plain attention"
+        "Flash attention, because memory is scarce: with 128-channel heads, plain attention"
     )
 
 

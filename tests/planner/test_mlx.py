@@ -141,7 +141,7 @@ def test_which_caches_there_are():
     assert may_quantize(replace(odd, format="gguf"))
     sinks = for_mlx("gpt-oss-20b", "mxfp4")
     assert not may_quantize(sinks)
-    with pytest.raises(DoesNotFit, match="cannot use q8_0: mlx-lm has none"):
+    with pytest.raises(DoesNotFit, match="cannot use q8_0: mlx-lm does not support that"):
         plan("a", sinks, mac(64), PlanRequest(cache_type="q8_0"))
 
 
@@ -347,10 +347,10 @@ def test_a_draft_is_of_the_same_format():
     target, small = for_mlx(QWEN), for_mlx("qwen3-0.6b")
     assert misfit(target, small) == ""
     gguf = replace(small, format="gguf")
-    assert misfit(target, gguf) == "it is a GGUF file, and the target is an MLX model"
+    assert misfit(target, gguf) == "it is a GGUF file, but the target is an MLX model"
     assert (
         misfit(gguf, replace(small, tensors=small.tensors[:9]))
-        == "it is an MLX model, and the target is a GGUF file"
+        == "it is an MLX model, but the target is a GGUF file"
     )
     both = plan("a", target, mac(16), draft=DraftCandidate("small", small, requested=True))
     assert both.draft is not None
@@ -374,5 +374,5 @@ def test_the_catalogues_draft_comes_from_its_own_repository_for_mlx():
     assert told.draft is None
     assert "edgechat pull qwen3-0.6b --backend mlx" in told.no_draft
     request = msgspec.structs.replace(ASKED, draft="guide-draft")
-    with pytest.raises(NotADraft, match="a GGUF file, and the target is an MLX model"):
+    with pytest.raises(NotADraft, match="a GGUF file, but the target is an MLX model"):
         with_draft(made, variant, machine, request, insists=True)

@@ -114,7 +114,7 @@ def test_a_draft_is_a_folder_too():
     assert both.draft is not None
     assert both.draft.model_path == str(draft)
     assert both.total_bytes > both.draft.total_bytes > 0
-    with pytest.raises(NotADraft, match="it is a GGUF file, and the target is an MLX model"):
+    with pytest.raises(NotADraft, match="it is a GGUF file, but the target is an MLX model"):
         made(target, draft=str(little()))
     with pytest.raises(NotADraft, match="they are the same model"):
         made(target, draft=str(target))

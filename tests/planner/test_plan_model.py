@@ -303,9 +303,9 @@ def test_the_automatic_choice_leaves_a_tenth_to_others():
 @pytest.mark.parametrize(
     ("clients", "free", "told"),
     [
-        (8, 64, "As many as 8 clients are answered at a time."),
-        (32, 64, "the others wait, where vLLM answers all: edgechat plan OWNER/REPO --engine vllm"),
-        (32, 8, "8 of 32 clients are answered at a time, and the others wait."),
+        (8, 64, "Up to 8 clients are served at a time."),
+        (32, 64, "the others wait. vLLM could serve all of them: edgechat plan OWNER/REPO --engine vllm"),
+        (32, 8, "8 of 32 clients are served at a time, and the others wait."),
     ],
 )
 def test_many_clients(clients, free, told):

@@ -221,7 +221,7 @@ def test_why_no_model_drafts(large):
     assert made.no_draft == "Its draft model is not on this machine. To download it: edgechat pull small"
     assert f"Drafts: n-grams of the conversation. {made.no_draft}" in made.reasons
     large(pair(0.05)[1])
-    assert "more than half as many weights" in prepare("large").no_draft
+    assert "its weights are more than half the size of the model's" in prepare("large").no_draft
 
 
 def test_the_catalogue_says_why(large, home):

@@ -249,7 +249,7 @@ def test_another_build_is_refused(sshd):
     tunnel, build = connected(sshd.worker("one")), read_inventory().build
     check_build(tunnel, build)
     for other in ({"ggml": "0.0.1 (abc)"}, {"version": "0.0.1"}):
-        with pytest.raises(WorkerRefused, match="has another") as refused:
+        with pytest.raises(WorkerRefused, match="has a different version") as refused:
             check_build(tunnel, msgspec.structs.replace(build, **other))
         assert "pip install" in (refused.value.hint or "")
 

@@ -98,7 +98,7 @@ async def chosen_conversation(
     chat = await store.latest("run") if choice.chat is None else await store.find(choice.chat)
     if chat is None:
         raise ChatNotFound(
-            "There is no earlier conversation of the command line to continue.",
+            "There is no earlier command-line conversation to continue.",
             hint='To start one: edgechat run guide "PROMPT". To continue another conversation: --chat ID.',
         )
     conversation = await session.open(chat.id)

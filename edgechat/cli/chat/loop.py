@@ -230,7 +230,7 @@ class ChatLoop:
             return reading.result()
         except KeyboardInterrupt:
             reading.cancel()
-            return "Stopped. What has been read is kept; the same command goes on."
+            return "Stopped. The documents read so far are kept; run the same command to continue."
         finally:
             self.status.clear()
 
@@ -368,7 +368,8 @@ class ChatLoop:
         more = self.conversation.n_messages - before - 1
         if more > 0:
             self._note(
-                f"another edgechat has continued this conversation in the meantime: {counted(more)} more."
+                f"another edgechat has continued this conversation in the meantime: {more} more "
+                f"message{'s' * (more > 1)}."
             )
 
     async def _passages(self, prompt: str) -> list[Attachment]:
@@ -424,7 +425,7 @@ class ChatLoop:
         unknown = unknown_names(self.options.yes, self.session.chosen_tools(self.conversation.settings))
         if unknown and unknown != self._unknown_names:
             self.status.clear()
-            note(f"--yes {', '.join(map(one_line, unknown))} permits nothing: no such tools are chosen.")
+            note(f"--yes {', '.join(map(one_line, unknown))} has no effect: no such tools are chosen.")
         self._unknown_names = unknown
 
     async def _stop(self) -> None:

@@ -220,7 +220,9 @@ def _through_a_server(
     from edgechat.planner.prepare import prepare
 
     if plot_file is not None:
-        raise OptionWithoutEffect("--plot has no effect here: there is one way of decoding.", hint="Omit it.")
+        raise OptionWithoutEffect(
+            "--plot has no effect here: there is only one way of decoding.", hint="Omit it."
+        )
     config = settings.load()
     request = msgspec.structs.replace(request, vision=True)  # the user did not ask to leave it out
     with StatusLine(sys.stderr) as status:

@@ -16,7 +16,7 @@ With --json, a list of objects is printed, starting with the most recently used 
 question, its attachments and images; for a reply, its figures and error. `search` prints a list of
 objects, best first: chat (an id), title, turn (an id, or null if the title matched), role,
 created_at, snippet, and marks: the positions of the words in the snippet, as [from, to] in characters.
-`import` prints such an object for the imported conversation.
+`import` prints one object, for the imported conversation.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def _speed(speed: DeviceSpeed | None) -> str:
     if speed is None:
         return "not measured"
     when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
-    busy = "; other programs were busy meanwhile" if speed.disturbed else ""
+    busy = "; other programs were busy at the time" if speed.disturbed else ""
     return f"{_figures(speed)}\n{when}{busy}"
 
 

@@ -132,10 +132,10 @@ def _worker_rows(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     link = report["link"]
     yield (
         "Link",
-        f"{mebibytes(int(link['up']))}/s there, {mebibytes(int(link['down']))}/s back; a round trip of "
+        f"{mebibytes(int(link['up']))}/s up, {mebibytes(int(link['down']))}/s down; a round trip of "
         f"{figure(1000 * link['round_trip'])} ms",
     )
-    yield "Sandbox", report["sandbox"] or "none: that system offers none"
+    yield "Sandbox", report["sandbox"] or "none: the worker's system offers none"
 
 
 def _object(finding: Finding) -> dict[str, str]:

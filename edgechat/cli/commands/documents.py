@@ -162,7 +162,7 @@ def search(names: tuple[str, ...], question: str, limit: int, json: bool) -> Non
             ]
         )
     elif chosen and not found:
-        print("Nothing in these documents has a word of this.")
+        print("These documents contain none of these words.")
     for one in () if json else found:
         print(flat(one.name if len(chosen) == 1 else f"{one.source.collection}: {one.name}"))
         print("\n".join(f"    {line}" for line in printable(one.text).splitlines()), end="\n\n")
@@ -188,7 +188,7 @@ def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
     chosen = [str(Path(path).expanduser().absolute()) for path in paths]
     for path in chosen:
         if path not in known.roots:
-            hint = "There are: " + ", ".join(map(one_line, known.roots))
+            hint = "Its folders and files: " + ", ".join(map(one_line, known.roots))
             raise DocumentError(f"{one_line(path)} is not part of {name}.", hint=hint)
     amount = _amount(known.counts) if known.counts is not None else known.problem
     print(flat(f"{name}  {', '.join(chosen) or amount}"))

@@ -79,7 +79,7 @@ def launch(
     chosen = _agent(agent) if agent is not None else None
     if chosen is None and not only_print:
         raise SettingsError(
-            "There is no program to start.", hint=f"One of {', '.join(AGENTS)}, or --print for any other."
+            "No program was named.", hint=f"Name one of {', '.join(AGENTS)}, or use --print for any other."
         )
     program = _program(chosen) if chosen is not None and not only_print else None
     with StatusLine(sys.stderr) as status:
@@ -124,7 +124,7 @@ def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
     name = _model(model)
     if runs_elsewhere(name):
         raise SettingsError(
-            f"{one_line(name, 100)} is not loaded by edgechat, and agents are started with models that are.",
+            f"{one_line(name, 100)} is not loaded by edgechat, but agents need a model that is.",
             hint=f"Name one: edgechat launch {agent} --model NAME\n"
             f"  Or serve it, and set the agent up yourself: edgechat serve {one_line(name, 100)}",
         )

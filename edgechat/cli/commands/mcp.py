@@ -103,7 +103,7 @@ def add(name: str, server: tuple[str, ...], env: tuple[str, ...], header: tuple[
     path, config = config_path(), server_of(name, entry)
     if name in read_servers(path):
         raise SettingsError(
-            f"There is a tool server {name} already.", hint=f"To remove it: edgechat mcp rm {name}"
+            f"There is already a tool server named {name}.", hint=f"To remove it: edgechat mcp rm {name}"
         )
     add_servers(path, config)
     print(flat(f"Added {name} to {path}."))
@@ -138,7 +138,7 @@ def list_servers(json: bool) -> None:
         for given in answers[name]:
             print(f"{'':{width}}    {_shown_answer(given)}")
     if not servers:
-        print("\nThere is no tool server yet. To add one: edgechat mcp add NAME COMMAND_OR_URL")
+        print("\nThere are no tool servers yet. To add one: edgechat mcp add NAME COMMAND_OR_URL")
 
 
 @mcp.command("test", epilog="The exit code is 1 if the server cannot be used.", offline=True)
@@ -251,7 +251,7 @@ def _sources(program: str | None, file: str | None) -> list[Path]:
     if not found:
         names = NAMES[program] if program is not None else "Claude Desktop, Cursor and LM Studio"
         raise SettingsError(
-            f"No tool servers of {names} were found here.",
+            f"No tool servers from {names} were found here.",
             hint="Name another file: edgechat mcp import --file FILE",
         )
     return found

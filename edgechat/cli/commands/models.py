@@ -21,7 +21,7 @@ With --json, a list of objects is printed, most recently used first:
     can_import       whether `edgechat import` can make a copy of it that loads
     remote           null; for a model on another server {"server", "kind", "url", "ttft_ms", "decode_tps"},
                      the last two as measured here, or null. Remote models come after local ones. Keys that
-                     only make sense for files are null, false or an empty list
+                     apply only to files are null, false or an empty list
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ _HOW = {
     "copied": "It is a copy; your file is no longer needed.",
     "moved": "The file was moved.",
     "joined": "Its parts were joined; they are no longer needed.",
-    "text": "It is a copy of the text model alone, without the vision tower: it reads no images.",
+    "text": "It is a copy of the text model alone, without the vision tower, so it cannot see images.",
 }
 
 

@@ -12,7 +12,7 @@ With --json, one object is printed for a single MODEL. For several or none, it i
     draft         the drafter, if it is a separate file: model, kind ("model", "mtp" or "eagle3"), path,
                   quant, file_bytes, context, total_bytes; or null
     mtp           the drafter, if it is the model's own layers: total_bytes (included in `devices`) and
-                  expected_speedup (1: as fast as without); or null
+                  expected_speedup (1 means no speedup); or null
     drafters      the names of all drafters, as in `edgechat run --json`
     projector     the file that lets the model see or hear: path, name, vision, audio, device (the
                   accelerator that holds it, or null), image_tokens (the most context tokens that an image can
@@ -20,7 +20,8 @@ With --json, one object is printed for a single MODEL. For several or none, it i
                   weights_bytes, compute_bytes, host_bytes, total_bytes (the most in total); or null
     adapters      the LoRA adapters that are loaded with it, a list: name, path, scale, rank, bytes
     remote        the server that runs the model: name, kind, url and more; or null
-    program       the engine that edgechat starts for it: its command and the memory it should take; or null
+    program       the engine that edgechat starts for it: its command and the memory it is expected to take;
+                  or null
     no_vision     why the model will not see or hear although it could, or null
     ngrams        whether n-grams from the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null
@@ -242,7 +243,7 @@ def _choice(survey: SurveyFindings) -> Iterator[tuple[str, str]]:
     if survey.name is None and too_large:
         yield "Too large", ", ".join(too_large)
     if survey.unread > 0:
-        yield "Not examined", f"{survey.unread} more files of the repository, which seemed worse choices"
+        yield "Not examined", f"{survey.unread} more files in the repository, which seemed worse choices"
     yield "Machine", survey.machine
     chosen = survey.chosen
     if chosen is None or chosen.plan is None:
@@ -314,7 +315,7 @@ def _elsewhere(name: str, request: PlanRequest, described: MachineDescription) -
         return prepare(name, request, described=described, must_run=False)
     if described != MachineDescription():
         raise OptionWithoutEffect(
-            f"{one_line(name, 100)} runs on another server, whatever this machine has.",
+            f"{one_line(name, 100)} runs on another server, so this machine's hardware does not matter.",
             hint="Omit --ram, --vram and --bandwidth.",
         )
     return asyncio.run(_asked(remote, config))

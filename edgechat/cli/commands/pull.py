@@ -241,12 +241,12 @@ def _result(
     if not dry_run:
         name = decision.parts[0].name
         if decision.kind == "embedding":
-            yield "Documents are searched with it; `edgechat serve` has it at /v1/embeddings."
+            yield "It is used to search documents; `edgechat serve` provides it at /v1/embeddings."
             return
         if decision.kind == "reranking":
             yield (
                 f'To search documents with it, too: reranking_model = "{name}" in settings.toml. '
-                "`edgechat serve` has it at /v1/rerank."
+                "`edgechat serve` provides it at /v1/rerank."
             )
             return
         argument = flat(shlex.quote(name)) if os.path.isabs(name) else name

@@ -73,8 +73,8 @@ def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None
     if name is None:
         if same := next((known for known, one in remotes.items() if one.url == url), None):
             raise SettingsError(
-                f"{one_line(url)} is there already, as {same}.",
-                hint=f"To ask it: edgechat remote test {same}. To add it once more: --name NAME",
+                f"{one_line(url)} has already been added, as {same}.",
+                hint=f"To try it: edgechat remote test {same}. To add it again: --name NAME",
             )
         name = _free_name(url, remotes)
     elif name in remotes:
@@ -104,7 +104,7 @@ def list_servers(json: bool) -> None:
     if json:
         print_json([_as_json(name, server) for name, server in remotes.items()])
     elif not remotes:
-        print("There is no remote yet. To add one: edgechat remote add URL")
+        print("There are no remotes yet. To add one: edgechat remote add URL")
     else:
         print(table([(flat(name), server.url, _key(server)) for name, server in remotes.items()]))
 

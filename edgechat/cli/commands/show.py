@@ -4,7 +4,7 @@ With --json, one object is printed, or a list if the name matches several files:
 
     name, full_name, model, title, description
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
-    context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
+    context, window (in tokens; 0 means none), format ("gguf" or "mlx"), quant, bits_per_weight
     end_tokens (ids that end a reply), licence, template, thinking, size, files, place, repository, last_used
     defaults        what Ollama stores with the model: sampling, context, stop, system, chat_format, adapters
     vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
@@ -177,7 +177,7 @@ def _template(header: ModelHeader, own: ModelDefaults) -> str:
     if header.chat_template:
         return "its own"
     return (
-        f"none; the format of {own.chat_format}, as Ollama says" if own.template else "none; ChatML is used"
+        f"none; the {own.chat_format} format, according to Ollama" if own.template else "none; ChatML is used"
     )
 
 

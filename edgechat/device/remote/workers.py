@@ -319,7 +319,7 @@ def connect(address: str) -> Tunnel | LostWorker:
     if not host.is_loopback and (reason := offline_by() or settings.load().offline):
         by = reason if isinstance(reason, str) else "settings.toml"
         raise WorkerRefused(
-            f"{address} is on the network, and edgechat is offline ({by}).",
+            f"{address} is on the network, but edgechat is offline ({by}).",
             hint="Omit --with, or go online again.",
         )
     with _connecting:

@@ -115,7 +115,7 @@ class LlamaFootprint:
 class MlxFootprint:
     """Memory use with MLX. Its methods do the same as in `LlamaFootprint`."""
 
-    source = "estimated: weights from the known headers, the rest by formula"
+    source = "estimated: weights from the known headers, the rest calculated"
     splits = False
 
     def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
@@ -160,9 +160,9 @@ class MlxFootprint:
     def whole_cache(self, header: ModelHeader) -> str:
         """Return why the cache cannot be quantized, as the end of a sentence; '' if it can."""
         if header.architecture in _SINKS:
-            return "mlx-lm has none for models with attention sinks"
+            return "mlx-lm does not support that for models with attention sinks"
         if header.number("attention.shared_kv_layers", 0) or header.number("attention.key_length_mla", 0):
-            return "mlx-lm has none for this kind of attention"
+            return "mlx-lm does not support that for this kind of attention"
         return not_in_blocks(header, GROUP)
 
 

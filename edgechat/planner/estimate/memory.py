@@ -179,7 +179,7 @@ def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") ->
 def not_in_blocks(header: ModelHeader, size: int) -> str:
     """Return why keys and values cannot be stored in blocks of `size` values, or '' if they can."""
     odd = [length for length in (header.key_length, header.value_length) if length % size]
-    return f"its blocks have {size} values, and this model's heads have {odd[0]}" if odd else ""
+    return f"its blocks have {size} values, but this model's heads have {odd[0]}" if odd else ""
 
 
 def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:

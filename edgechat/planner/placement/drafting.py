@@ -110,7 +110,7 @@ def misfit(target: ModelHeader, draft: ModelHeader) -> str:
     The tokens themselves are compared once both models are loaded.
     """
     if draft.format != target.format:
-        return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
+        return f"it is {KINDS[draft.format]}, but the target is {KINDS[target.format]}"
     if draft.weights_bytes >= target.weights_bytes:
         return "it is not smaller"
     if is_recurrent(draft):
@@ -285,7 +285,8 @@ def choose_head(
             pays = context >= ENOUGH and plan.gain >= WORTH_CONTEXT
             if (requested or pays) and headed.model.fits(less, SPARE):
                 return HeadChoice(less, plan, why_context=_for_context(load, less, plan))
-    return HeadChoice(load, why_not=_not_loaded(f"the {mebibytes(head.total_bytes)} more do not fit"))
+    more = mebibytes(head.total_bytes)
+    return HeadChoice(load, why_not=_not_loaded(f"there is no room for the extra {more}"))
 
 
 def _plan(model: ModelOnMachine, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
@@ -311,8 +312,8 @@ def _times(gain: float) -> str:
 def _for_context(load: LoadConfig, less: LoadConfig, plan: HeadPlan) -> str:
     cache_type = less.params.cache_type
     cache = "" if cache_type == "f16" else f", with the KV cache in {cache_type}"
-    less_than = f"less than the {load.context} that would fit, " if less.context < load.context else ""
+    shortened = f"shortened from {load.context} " if less.context < load.context else ""
     return (
-        f"Context {less.context}{cache}: {less_than}so that its own drafting layers (MTP) fit too, with "
-        f"which replies are expected to be {_times(plan.gain)}."
+        f"Context {less.context}{cache}: {shortened}to make room for its own drafting layers (MTP), which "
+        f"should make replies {_times(plan.gain)}."
     )

@@ -194,7 +194,7 @@ def _start(
         return (facts.executable, *facts.subcommand), (f"{error.message} {error.hint}",)
     if not is_uvx(start):
         return start, ()
-    return start, (f"uvx runs {facts.label}; the first time, it downloads it, which is some GB.",)
+    return start, (f"uvx runs {facts.label}, and downloads it the first time (several GB).",)
 
 
 def _check(engine: EngineName, model: SafetensorsModel, request: PlanRequest) -> None:
@@ -214,7 +214,7 @@ def _check(engine: EngineName, model: SafetensorsModel, request: PlanRequest) ->
         )
     if model.quantization:
         raise EdgechatError(
-            f"{model.name} is quantized already ({model.quantization}).", hint="Omit --quant."
+            f"{model.name} is already quantized ({model.quantization}).", hint="Omit --quant."
         )
 
 
@@ -246,24 +246,25 @@ def _placed(
         part = max(least.memory, key=lambda one: one.total_bytes - one.budget_bytes)
         raise DoesNotFit(
             f"{model.name} needs {mebibytes(part.total_bytes)} of {part.name} with a context of "
-            f"{least.context} tokens, by formula; {mebibytes(part.budget_bytes)} can be used.",
+            f"{least.context} tokens (calculated, not measured), but only {mebibytes(part.budget_bytes)} can "
+            "be used.",
             hint="Use a smaller or quantized model, --ctx with fewer tokens, or --load-anyway.",
         )
     placement = fitting or least
     dtype = "quantized " + model.quantization if model.quantization else "as stored"
     weights = model.weights_bytes(request.runtime_quant or "none")
     reasons = [
-        f"The sizes are by formula, not measured: {mebibytes(weights)} of weights "
+        f"The sizes are calculated, not measured: {mebibytes(weights)} of weights "
         f"({request.runtime_quant if request.runtime_quant not in (None, 'none') else dtype}), and "
         f"{mebibytes(model.cache_bytes(placement.context))} of KV cache for {placement.context} tokens.",
         f"{model.name} is {'on this machine' if model.is_here else 'downloaded by the program'}.",
     ]
     n = len(placement.cards)
     if n > 1:
-        how = "by layers" if engine == "transformers" else "by tensor parallelism"
-        reasons.append(f"It takes {n} GPUs, {how}: fewer would not hold it.")
+        how = "by layer" if engine == "transformers" else "by tensor parallelism"
+        reasons.append(f"It is split across {n} GPUs {how}, as it does not fit on fewer.")
     elif not n:
-        reasons.append("It runs on the CPU: no GPU that torch could use was found, or none that holds it.")
+        reasons.append("It runs on the CPU: there is no GPU that torch can use, or none with enough memory.")
     return placement, reasons
 
 

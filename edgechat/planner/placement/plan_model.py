@@ -164,7 +164,10 @@ def _planned(
         needed = load.projector.total_bytes if load.projector is not None else 0
         load, why_context = _chosen_load(model, request, asked)
         what = "vision tower" if header.format == "mlx" else "projector"
-        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} it needs do not fit beside the model."
+        no_vision = (
+            f"Its {what} is not loaded: there is not enough memory left for the {mebibytes(needed)} that it "
+            "needs."
+        )
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
     model, chosen = _with_head(model, head, request, load, asked)
@@ -265,7 +268,10 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
     trained = header.context_length
     if request.context is None or not trained or request.context <= trained:
         return request, ()
-    note = f"The context is {trained} tokens instead of {request.context}: the model was trained on no more."
+    note = (
+        f"The context is {trained} tokens instead of {request.context}: the model was not trained on longer "
+        "contexts."
+    )
     return msgspec.structs.replace(request, context=trained), (note,)
 
 
@@ -439,7 +445,7 @@ def _does_not_fit(model: ModelOnMachine, load: LoadConfig, nearest: bool) -> Doe
     )
 
 
-_NO_HEAD_HINT = "Draft otherwise: --draft auto, ngram, or the name of a small model of its family."
+_NO_HEAD_HINT = "To draft in another way: --draft auto, ngram, or the name of a small model of its family."
 _HINT = "Choose a smaller model of the same family, or let edgechat choose: --draft auto"
 
 
@@ -497,7 +503,9 @@ def _with_head_file(
     """Return the plan with the drafting layers in a separate file. Raises NotADraft or DoesNotFit."""
     header = variant.header()
     if can_draft(header):
-        raise NotADraft(f"{plan.model_name} drafts with layers of its own file.", hint="Use --draft mtp.")
+        raise NotADraft(
+            f"{plan.model_name} already drafts with layers in its own file.", hint="Use --draft mtp."
+        )
     if problem := head_misfit(head.header, header):
         raise _refusal(head.name, plan.model_name, problem)
     asked = msgspec.structs.replace(request, draft=MTP)
@@ -533,8 +541,8 @@ def drafted(
         raise _refusal(draft.model, plan.model_name, problem)
     if not (requested or is_much_smaller(small, header)):
         raise NotADraft(
-            f"{draft.model} is not used as a draft model: it has more than half as many weights. To use it "
-            f"anyway: --draft {draft.model}"
+            f"{draft.model} is not used as a draft model: its weights are more than half the size of the "
+            f"model's. To use it anyway: --draft {draft.model}"
         )
     both = plan_variant(variant, machine, request, nearest=False, draft=draft, reserves=requested)
     before = plan.reasons[: len(plan.reasons) - len(both.reasons)]  # why this file was chosen among several

@@ -32,7 +32,9 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
     trained = header.context_length
     cache = "" if load.params.cache_type == "f16" else f", with the KV cache in {load.params.cache_type}"
     if trained and load.context >= min(trained, LONGEST):
-        why = "the model was trained on no more" if load.context >= trained else "more is rarely used"
+        why = "more is rarely used"
+        if load.context >= trained:
+            why = "the model was not trained on longer contexts"
         return f"Context {load.context}{cache}: {why}, and it fits comfortably."
     if slower:
         return f"Context {load.context}{cache}: more would push layers off the accelerator."
@@ -98,7 +100,7 @@ def workers(
         link = rates[cards[0]].link
         assert link is not None
         what = (
-            f"{mebibytes(int(link.up))}/s there and {mebibytes(int(link.down))}/s back, with a round trip of "
+            f"{mebibytes(int(link.up))}/s up and {mebibytes(int(link.down))}/s down, with a round trip of "
             f"{figure(1000 * link.round_trip)} ms"
         )
         if any(name in load.layout.devices for name in cards):
@@ -161,13 +163,13 @@ def attention(
         return f"{wish.capitalize()} attention, as requested."
     if other is None or shape.heads is None:
         return ""
-    heads = f"heads of {shape.heads.keys}"
+    heads = f"with {shape.heads.keys}-channel heads,"
     if not params.flash_attention:
-        return f"Plain attention: for {heads} it {_faster(load.forecast, other, 'flash')}."
+        return f"Plain attention: {heads} it {_faster(load.forecast, other, 'flash')}."
     if is_plain_worth(other, load.forecast, use, drafts=load.drafts):
         faster = _faster(other, load.forecast, "flash")
-        return f"Flash attention, because memory is scarce: for {heads} plain attention {faster}."
-    return f"Flash attention: for {heads} plain attention would hardly be faster, and takes more memory."
+        return f"Flash attention, because memory is scarce: {heads} plain attention {faster}."
+    return f"Flash attention: {heads} plain attention would hardly be faster, but would take more memory."
 
 
 def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
@@ -179,7 +181,7 @@ def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
     reads = other.prefilling(PROMPT) / one.prefilling(PROMPT)
     if reads > writes:
         return f"reads prompts of {PROMPT:,} tokens {reads:.1f} times as fast as {kind} attention"
-    return f"writes {writes:.1f} times as fast as {kind} attention {PROMPT:,} tokens deep"
+    return f"writes {writes:.1f} times as fast as {kind} attention after {PROMPT:,} tokens"
 
 
 def sequences(header: ModelHeader, load: LoadConfig) -> str:
@@ -200,13 +202,13 @@ def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: Plan
     if asked is None:
         return
     if asked <= n:
-        yield f"As many as {n} clients are answered at a time."
+        yield f"Up to {n} clients are served at a time."
         return
     instead = ""
     # The measurements behind this were made on CPUs; see docs/scale.md.
     if not budget.cards and not header.makes_embeddings and 2 * header.n_params + _VLLM <= budget.ram:
-        instead = ", where vLLM answers all: edgechat plan OWNER/REPO --engine vllm"
-    yield f"{n} of {asked} clients are answered at a time, and the others wait{instead or '.'}"
+        instead = " vLLM could serve all of them: edgechat plan OWNER/REPO --engine vllm"
+    yield f"{n} of {asked} clients are served at a time, and the others wait.{instead}"
 
 
 def vision(plan: LoadPlan, why_there: str) -> str:
@@ -239,7 +241,7 @@ def drafts(plan: LoadPlan) -> str:
         layers = (
             "the layers" if plan.draft is not None and plan.draft.kind == "eagle3" else "its own layers (MTP)"
         )
-        what = f"{layers}{where} {size}, with which replies are expected to be {gain}"
+        what = f"{layers}{where} {size}, which should make replies {gain}"
         return f"Drafts: {what}, and n-grams of the conversation. {plan.no_draft}".rstrip()
     if plan.draft is not None:
         size = mebibytes(plan.draft.total_bytes)

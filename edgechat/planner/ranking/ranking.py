@@ -224,7 +224,7 @@ def _unreadable(files: Sequence[Variant]) -> ModelFileError:
         why = f" {error.message}"
     return ModelFileError(
         f"edgechat cannot read any of the {len(files)} models in this repository.{why}",
-        hint="Choose another repository, or a model of the catalogue: edgechat plan",
+        hint="Choose another repository, or a model from the catalogue: edgechat plan",
     )
 
 
@@ -465,7 +465,9 @@ def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
     if request.min_tps is not None:
         return f"It would generate {speed}, not {figure(request.min_tps)} as requested."
     if thinks(option.variant):
-        return f"It would generate {speed}, and it thinks before answering, so answers would take long."
+        return (
+            f"It would generate {speed}, and it thinks before answering, so answers would take a long time."
+        )
     return f"It would generate {speed}, which is slower than reading speed."
 
 
@@ -523,7 +525,7 @@ def _because(first: RankedFile, request: PlanRequest) -> str:
         better = (
             f"nothing better for {LABELS[request.backend]} fits" if request.backend else "nothing better fits"
         )
-        return f"{better}, although it loses much quality"
+        return f"{better}, although it loses a lot of quality"
     if request.min_tps is not None:
         return f"nothing that fits generates {figure(request.min_tps)} tokens/s; this is the best choice"
     return "all that fit are slow here; this is the best of them"

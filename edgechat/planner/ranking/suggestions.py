@@ -245,7 +245,7 @@ def _named(name: str, kind: ModelKind) -> LocalModel:
     if header.kind != kind:
         raise ModelFileError(
             f"settings.toml names {model.name} as {kind}_model, but it cannot be used for {kind}.",
-            hint="Name another one there, or none.",
+            hint="Choose another model there, or remove the setting.",
         )
     check(model.name, header, may_embed=True)
     return model

@@ -32,7 +32,7 @@ _MOST_LISTED, _MOST_SEARCHED = 400, 5000
 _MOST_FOUND, _MOST_NEAR, _MOST_COMPARED, _LINE = 60, 10, 10_000, 240
 _WORDS = re.compile(r"\w{3,}")
 _SECONDS = 5.0
-_NOTHING = "No line has this text. Look for one shorter word, or read a file:"
+_NOTHING = "No line contains this text. Search for a single, shorter word, or read a file:"
 
 Folder = Annotated[str, msgspec.Meta(description="Relative path of a folder; empty: the whole folder")]
 
@@ -209,11 +209,12 @@ def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, se
     """
     shown = [flat((folder / file).as_posix()) for file in sorted(files)]
     if named := [file for file in shown if text in file.casefold()]:
-        return "\n".join(["No line has this text, but it is in the names of files:", *named[:_MOST_NEAR]])
+        return "\n".join(["No line contains this text, but these file names do:", *named[:_MOST_NEAR]])
     if near:
         counts = Counter(word for _, words in near for word in words)
         best = heapq.nlargest(_MOST_NEAR, near, key=lambda line: sum(1 / counts[word] for word in line[1]))
-        return "\n".join(["No line has this text. These have words of it:", *(line for line, _ in best)])
+        head = "No line contains this text. These lines contain some of its words:"
+        return "\n".join([head, *(line for line, _ in best)])
     return "\n".join([_NOTHING, *shown[:_MOST_NEAR]]) if shown else "There are no files to search."
 
 

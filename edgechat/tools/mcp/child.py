@@ -271,9 +271,10 @@ class Watch:
             while now - used[0][0] > _BUSY_WINDOW:
                 used.popleft()
             if used[-1][1] - used[0][1] > _BUSY_SECONDS:
-                self.end("sends more than edgechat can read, and was stopped")
+                self.end("was stopped because it sent more than edgechat can read")
             if resident_bytes(os.getpid()) > _MEMORY:
-                self.end(f"made edgechat take more than {_MEMORY // 2**20} MiB of memory, and was stopped")
+                most = f"{_MEMORY // 2**20} MiB of memory"
+                self.end(f"was stopped because it made edgechat take more than {most}")
             if self._server is not None and not psutil.pid_exists(self._server):
                 self.end("has ended")
 

@@ -90,7 +90,7 @@ async def _read(
             while True:
                 data = await process.stdout.receive()
                 if allowance.take(data):
-                    on_misuse("writes endlessly, and was stopped")
+                    on_misuse("was stopped because it wrote endlessly")
                 *ends, rest = data.split(b"\n")
                 for end in ends:
                     line += end
@@ -98,7 +98,7 @@ async def _read(
                         try:
                             message = jsonrpc_message_adapter.validate_json(bytes(line), by_name=False)
                         except ValueError:
-                            on_misuse("sent an invalid message, and was stopped")
+                            on_misuse("was stopped because it sent an invalid message")
                         else:
                             await to_session.send(SessionMessage(message))
                     line.clear()
@@ -142,7 +142,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for data in self._stream:
             left -= len(data)
             if left < 0:
-                self._on_misuse("writes endlessly, and was stopped")
+                self._on_misuse("was stopped because it wrote endlessly")
             yield data
 
     async def aclose(self) -> None:

@@ -132,7 +132,7 @@ def test_a_classifier_is_refused():
     """llama.cpp's score is that of the first class, whatever it stands for."""
     labels = {"qwen3.classifier.output_labels": ["negative", "positive"]}
     path = build(Spec(shape=RERANKERS["qwen3-reranker"], name="classifier", overrides=labels))
-    with pytest.raises(ModelFileError, match=r"sorts texts into classes \(.*negative, positive"):
+    with pytest.raises(ModelFileError, match=r"classifies text \(.*negative, positive"):
         prepare(str(path), may_embed=True)
 
 

@@ -78,7 +78,10 @@ def test_its_memory_comes_after_the_comfortable_context():
     assert (poor.context, poor.cache_type) == (alone.context, alone.cache_type)
     assert (poor.mtp, poor.head, poor.ngrams, poor.n_rs_seq) == (False, None, False, 0)
     assert poor.total_bytes == alone.total_bytes
-    assert "Its own drafting layers (MTP) are not loaded: the 686 MiB more do not fit." in poor.no_draft
+    assert (
+        "Its own drafting layers (MTP) are not loaded: there is no room for the extra 686 MiB."
+        in poor.no_draft
+    )
     assert "--draft ngram" in poor.no_draft
     assert poor.no_draft in poor.reasons
 
@@ -89,7 +92,7 @@ def test_some_context_is_given_up_for_much_speed():
     assert (less.context, less.cache_type) != (alone.context, alone.cache_type)
     assert less.context >= 8192
     (why,) = (reason for reason in less.reasons if reason.startswith("Context"))
-    assert "so that its own drafting layers (MTP) fit too, with which replies are expected to be 1.5" in why
+    assert "to make room for its own drafting layers (MTP), which should make replies 1.5" in why
     asked = made(free, PlanRequest(context=alone.context, cache_type=alone.cache_type))
     assert (asked.mtp, asked.context) == (False, alone.context)
 
@@ -273,7 +276,7 @@ def test_one_that_is_asked_for_and_does_not_fit(monkeypatch):
         return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
 
     monkeypatch.setattr("edgechat.planner.machine.current_profile", look)
-    with pytest.raises(DoesNotFit, match=r"MTP\) are not loaded: the .* more do not fit"):
+    with pytest.raises(DoesNotFit, match=r"MTP\) are not loaded: there is no room for the extra "):
         prepare(path, PlanRequest(context=4096, draft="mtp"))
 
 

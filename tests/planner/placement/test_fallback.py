@@ -286,7 +286,7 @@ def least(**changes):
         ({"n_ubatch": 129, "n_batch": 512}, STEPS[0], {}),
         (
             {"checkpoint_bytes": 1, "n_ubatch": 256},
-            "Chats are read again from the start after most edits, to save memory.",
+            "To save memory, the model reads the whole chat again after most edits.",
             {"checkpoint_bytes": 0, "n_ubatch": 256},
         ),
         (

@@ -68,7 +68,7 @@ def test_where_only_the_model_fits_it_is_left_out():
     on = machine(int(5.5 * GIB))
     found = made(on)
     assert (found.projector, found.context) == (None, made(on, None).context)
-    assert "do not fit beside the model" in found.no_vision
+    assert "there is not enough memory left" in found.no_vision
     assert found.no_vision in found.reasons
     with pytest.raises(DoesNotFit):
         made(machine(4 * GIB))
@@ -116,7 +116,7 @@ def test_layers_give_way_to_pictures_that_take_a_processor_long():
     assert large.projector is not None
     assert small.projector is not None
     assert (large.projector.device, small.projector.device) == ("CUDA0", "")
-    assert "more layers run on the CPU" in reason(large, "sees")
+    assert "more layers then run on the CPU" in reason(large, "sees")
     assert "layers off CUDA0, and answers would take longer" in reason(small, "sees")
 
 

@@ -80,11 +80,13 @@ async def test_search(group):
     for folder in ("src", "src/main.py"):
         found = await call(group, "search_files", text="hello", folder=folder)
         assert found == "src/main.py:3: print('Hello')"
-    assert (await call(group, "search_files", text="nowhere")).startswith("No line has this text. Look")
+    assert (await call(group, "search_files", text="nowhere")).startswith(
+        "No line contains this text. Search"
+    )
     for question in ("Hello there", "Where is Hello?"):
         found = await call(group, "search_files", text=question)
         assert found.splitlines() == [
-            "No line has this text. These have words of it:",
+            "No line contains this text. These lines contain some of its words:",
             "notes.txt:1: hello",
             "src/main.py:3: print('Hello')",
         ]
@@ -98,7 +100,7 @@ async def test_search_shows_the_lines_with_the_rarest_words(group, folder):
 
 async def test_search_shows_the_files_with_such_a_name(group):
     found = await call(group, "search_files", text="src/Main.py")
-    assert found.splitlines() == ["No line has this text, but it is in the names of files:", "src/main.py"]
+    assert found.splitlines() == ["No line contains this text, but these file names do:", "src/main.py"]
 
 
 async def test_search_is_bounded(group, folder):

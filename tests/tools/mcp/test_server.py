@@ -187,7 +187,7 @@ async def test_a_response_without_end(program, kind):
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     try:
         why = await program.problem({"url": f"http://127.0.0.1:{web.server_address[1]}/mcp"})
-        assert "writes endlessly" in why
+        assert "wrote endlessly" in why
     finally:
         web.shutdown()
         web.server_close()
@@ -343,7 +343,7 @@ async def test_output_without_end(program, mode):
     before = psutil.Process().memory_info().rss
     result = await call(tools, "bad__do")
     assert result.error is not None
-    assert "and was stopped" in result.text
+    assert "was stopped because" in result.text
     assert psutil.Process().memory_info().rss < before + 2**28
 
 

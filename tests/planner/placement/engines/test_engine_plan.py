@@ -118,7 +118,7 @@ def test_one_card_takes_what_is_free_less_a_margin(tmp_path):
     assert value(plan, "--max-model-len") == f"{plan.context}"
     assert [part.name for part in plan.memory] == ["RAM", "GPU0"]
     assert plan.memory[1].weights_bytes == 16 * GIB
-    assert "by formula" in plan.reasons[0]
+    assert "calculated, not measured" in plan.reasons[0]
     assert as_json(plan)["program"]["command"][:2] == ("vllm", "serve")
 
 
@@ -143,7 +143,7 @@ def test_a_context_that_does_not_fit_is_shortened_unless_it_is_asked_for(tmp_pat
     name = folder(tmp_path, 20 * GIB)
     cards = machine(card(0, 24), ram=8)
     assert planned("vllm", name, cards).context == 16384
-    with pytest.raises(DoesNotFit, match="by formula"):
+    with pytest.raises(DoesNotFit, match="calculated, not measured"):
         planned("vllm", name, cards, context=40960)
     assert planned("vllm", name, cards, context=40960, anyway=True).context == 40960
     with pytest.raises(DoesNotFit, match="trained on a context of 40960"):
@@ -173,7 +173,7 @@ def test_a_quantization_of_the_model_is_told(tmp_path, method):
     name = folder(tmp_path, quantization_config={"quant_method": method})
     plan = planned("vllm", name, machine(card(0, 24)))
     assert plan.quant == method.upper()
-    with pytest.raises(EdgechatError, match="is quantized already"):
+    with pytest.raises(EdgechatError, match="is already quantized"):
         planned("transformers", name, machine(), runtime_quant="int8")
 
 
