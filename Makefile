@@ -5,42 +5,42 @@
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
 # make docs   the documentation, in build/docs            make catalogue  which of its entries are out of date
-# make test-engines   with real vLLM, Transformers and llama-server, 4 GB     make house  its size, in figures
+# make test-engines   with real vLLM, Transformers and llama-server, 4 GB     make house  the source, in figures
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCK := packaging/constraints.txt
-# pip with a line of progress, and a failure's cause instead of all that it said.
+# pip with a progress line, and with the cause of a failure instead of all its output.
 INSTALL := $(BIN)/python packaging/install.py
 
-# llama.cpp is built from source. RPC gives it a device like a GPU on any machine, which tests need; a GPU
-# is built in by adding its flag: CMAKE_ARGS="-DGGML_RPC=ON -DGGML_CUDA=ON" make run
-# The file named last leaves out what nobody here uses, a third of the time that it takes. pip keeps what it has
-# built whatever it was told; a wheel without libmtmd, from before edgechat saw pictures, is built anew.
+# llama.cpp is built from source. RPC gives it a device like a GPU on any machine, which tests need; to support a
+# GPU, add its flag: CMAKE_ARGS="-DGGML_RPC=ON -DGGML_CUDA=ON" make run
+# The file named last leaves out what nothing here uses, which saves a third of the time. pip keeps a wheel that it
+# has built, whatever its flags were; one without libmtmd, from before edgechat could see pictures, is rebuilt.
 export CMAKE_ARGS ?= -DGGML_RPC=ON -DCMAKE_PROJECT_llama_cpp_INCLUDE='$(CURDIR)/packaging/binary/llama.cmake'
 QUESTION := What is edgechat?
 
-# How many processes run the tests, a file of them each; half of the time they wait, for workers and terminals. What
-# pytest makes of a test's assertions is kept for the next time: to make it anew takes it twelve seconds.
+# How many processes run the tests, one file at a time each; half of the time, they wait for workers and terminals.
+# The assertions that pytest has rewritten are kept for the next run, since rewriting them takes twelve seconds.
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 # What packaged programs compute with, see packaging/binary/llama.py: cpu, vulkan, cuda, metal.
 FLAVOUR ?= cpu
 PACKAGE := build/package/$(FLAVOUR)
-# Made anew where another version is pinned, not with every change of the lock.
+# Rebuilt if a different version is pinned, but not at every change of the lock file.
 LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 
-# The wheel of numpy has a BLAS, a quarter of the program's size, for products of matrices that nobody computes here.
+# numpy's wheel contains a BLAS, a quarter of the program's size, for products of matrices that nothing here computes.
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
 .PHONY: run check quick test test-alone test-times test-metal test-engines soak bench docs catalogue house lock dist package
 .PHONY: smoke clean
 
-# The app where there is a terminal, one question to the guide where there is none.
+# The app if there is a terminal; otherwise, one question to the guide.
 run: $(VENV)/.installed
 	@if [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/edgechat; \
 	else echo "> $(QUESTION)"; exec $(BIN)/edgechat run guide "$(QUESTION)" </dev/null; fi
@@ -51,19 +51,19 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A file of tests has its models loaded once, so it stays with one process; tests/conftest.py sorts the files.
+# Each file of tests loads its models once, so it stays with one process; tests/conftest.py sorts the files.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(VENV)/.installed-dev
 	$(PYTEST) -m "not soak and not alone and not further and (quick or not slow)"
 
-# The checks run beside the tests, and tell what they found after them.
+# The checks run alongside the tests, and report what they found after them.
 test: $(VENV)/.installed-dev
 	@mkdir -p build; $(MAKE) --no-print-directory check >build/check.log 2>&1 & check=$$!; \
 	$(PYTEST); tests=$$?; \
 	wait $$check; checked=$$?; cat build/check.log; exit $$((tests + checked))
 
-# One after the other: what measures the machine, and what is published, built or read by programs of others.
+# One after another: what measures the machine, or tests what is published, built or read by other programs.
 test-alone: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m alone
 
@@ -79,7 +79,7 @@ test-metal: $(VENV)/.installed-dev
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.streaming --backend mlx
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.speculation live --weights 4bit --pairs 0,0.05,useless
 
-# Real engines for processors, in environments of their own: 4 GB, made once.
+# Real engines for processors, each in its own environment: 4 GB, installed once.
 ENGINES := $(CURDIR)/build/engines
 LLAMA_SERVER := $(or $(EDGECHAT_LLAMA_SERVER),$(ENGINES)/llama/build/bin/llama-server)
 test-engines: $(VENV)/.installed-dev
@@ -88,7 +88,7 @@ test-engines: $(VENV)/.installed-dev
 	EDGECHAT_LLAMA_SERVER=$(LLAMA_SERVER) $(BIN)/python -m pytest -q -rsx -m "not engines" \
 		tests/engine/remote/test_llama_server.py tests/engine/worker/test_reranking.py tests/cli/test_engines.py
 
-# One after the other, for it measures too; properties once more, with fifty times as many examples.
+# One after another, since these tests measure too; then the properties again, with fifty times as many examples.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m soak --timeout 3600 -o faulthandler_timeout=0
 	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile soak --timeout 3600 -o faulthandler_timeout=0
@@ -117,7 +117,7 @@ bench: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m mkdocs build --strict
 
-# Fails where an entry was not looked at for two months, or is not what the hub says.
+# Fails if an entry has not been checked for two months, or differs from what the hub says.
 catalogue: $(VENV)/.installed-dev
 	@$(BIN)/python packaging/catalogue/stale.py
 
@@ -125,7 +125,7 @@ catalogue: $(VENV)/.installed-dev
 house: $(VENV)/.installed-dev
 	@$(BIN)/python packaging/house.py
 
-# Leaves dist/edgechat-VERSION-OS-ARCH and its archive. The first time llama.cpp is compiled for every processor.
+# Leaves dist/edgechat-VERSION-OS-ARCH and its archive. The first time, llama.cpp is compiled for every processor.
 package: $(PACKAGE)/.installed
 	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	$(PACKAGE)/venv/bin/python packaging/binary/package.py --flavour $(FLAVOUR)
@@ -137,7 +137,7 @@ smoke: $(VENV)/.installed-dev package
 lock: $(VENV)/.installed-dev
 	$(PIP) freeze --exclude-editable >$(LOCK)
 
-# The source archive, and the wheel from it, so that what is published has all that a build needs.
+# The source archive, and the wheel built from it, so that what is published has everything that a build needs.
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -P -m build --no-isolation --outdir dist .
 
