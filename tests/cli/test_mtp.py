@@ -25,7 +25,7 @@ def answer(*words):
 
 
 def drafted_by(drafter, *words):
-    """Return an answer for which a draft was accepted: of a tiny model a call may take less time than a draft."""
+    """Return an answer with an accepted draft: for a tiny model, a call may take less time than a draft."""
     for _ in range(20):
         reply = answer(*words)
         assert reply["plan"]["drafters"] == [drafter, "n-grams"]
