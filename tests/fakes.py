@@ -151,7 +151,7 @@ class FakeEngine:
     async def _is_ready(self, on_progress: Callable[[float], None] | None, may_load: bool) -> bool:
         """Load the model if necessary; return False if the engine is closed."""
         if not may_load and self.state is not EngineState.READY:
-            raise EngineGone("The engine was gone before it received the request.")
+            raise EngineGone("The engine was stopped before it received the request.")
         try:
             await self.start(on_progress)
         except EngineClosed:

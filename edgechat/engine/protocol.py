@@ -160,10 +160,11 @@ def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKin
     """Return the error for a model that cannot compute embeddings or, if there is a query, scores."""
     if query is None:
         return WrongKind(
-            f"{name} is not an embedding model and produces no embeddings.", hint="Choose an embedding model."
+            f"{name} is not an embedding model and cannot produce embeddings.",
+            hint="Choose an embedding model.",
         )
     return WrongKind(
-        f"{name} is not a reranking model and scores no texts.", hint="Choose a reranking model."
+        f"{name} is not a reranking model and cannot score texts.", hint="Choose a reranking model."
     )
 
 

@@ -264,7 +264,7 @@ def _parse_entry(table: dict[str, Any], where: str) -> CatalogueEntry:
                 f"{where}: mlx says {repo!r} for {label!r}, which is not the name of a repository."
             )
     if entry.kind != "chat" and entry.quality is not None:
-        raise SettingsError(f"{where}: {entry.kind} models cannot chat, so it has no quality.")
+        raise SettingsError(f"{where}: omit quality, since {entry.kind} models cannot chat.")
     if entry.reranks and entry.embedding is not None:
         raise SettingsError(f"{where}: give either embedding or reranks: no model does both.")
     if entry.draft is not None and entry.no_draft is not None:

@@ -101,7 +101,7 @@ Like MLX, Q4_1 and Q5_1 store a 16-bit scale and minimum for each block. No dive
 MLX, but MMLU-Pro scores in mlx-lm's BENCHMARKS.md confirm the order for Qwen3-4B-2507: 64.05 at bf16, 63.85
 at 8 bits, 63.53 at 6, 62.38 at 5, 60.72 at 4.
 """
-_LIKE = "of {0}, the most similar one; none was published for MLX: {1}"
+_LIKE = "figure for {0}, the most similar quantization; none has been published for MLX: {1}"
 _LIMITS = (
     (0.002, QualityClass.REFERENCE),
     (0.006, QualityClass.NEAR_LOSSLESS),

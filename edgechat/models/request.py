@@ -60,10 +60,10 @@ def parse_request(
     if hub is None:
         return _raise_not_remote(name)
     if quant and hub.quant and canonical(quant) != canonical(hub.quant):
-        raise SettingsError(f"{one_line(name)} asks for {hub.quant}, and --quant for {one_line(quant)}.")
+        raise SettingsError(f"{one_line(name)} asks for {hub.quant}, but --quant asks for {one_line(quant)}.")
     if revision and hub.revision and revision != hub.revision:
         raise SettingsError(
-            f"{one_line(name)} asks for {hub.revision}, and --revision for {one_line(revision)}."
+            f"{one_line(name)} asks for {hub.revision}, but --revision asks for {one_line(revision)}."
         )
     if revision is not None and not valid_revision(revision):
         raise SettingsError(f"{one_line(revision)!r} is not a valid branch, tag or commit.")
@@ -90,7 +90,7 @@ def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoi
         choices = [choice for choice in choices if _belongs_to(want.entry, choice)]
         if not choices:
             raise ModelNotFound(
-                f"{remote.repo} does not contain a file like {want.entry.file} (any more).",
+                f"{remote.repo} contains no file like {want.entry.file}. It may have been removed.",
                 hint=f"To see its files: edgechat plan {remote.repo}",
             )
     return tuple(choices) if want.quant is None else of_quant(remote.repo, choices, want.quant)
@@ -106,7 +106,7 @@ def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
     repo = entry.mlx_repo(quant) if quant else next(iter(entry.mlx.values()))
     if repo is None:
         raise ModelNotFound(
-            f"The catalogue has no {one_line(quant or '')} of {entry.name} for MLX.",
+            f"The catalogue has no {one_line(quant or '')} MLX repository for {entry.name}.",
             hint=f"It has: {', '.join(entry.mlx)}.",
         )
     return repo
@@ -128,6 +128,6 @@ def _raise_not_remote(name: str) -> ModelRequest:
         )
     resolve(name)  # explains what is wrong with an unknown name
     raise ModelNotFound(
-        f"{one_line(name)} is already on this machine, and not in the catalogue.",
+        f"{one_line(name)} is already on this machine, but it is not in the catalogue.",
         hint=f"To run it: edgechat run {one_line(name)}. To download another model: edgechat pull OWNER/NAME",
     )

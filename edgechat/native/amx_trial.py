@@ -54,7 +54,7 @@ def _failure() -> str:
     ggml.load_backends()
     layouts = {ggml.buffer_type_name(layout): layout for layout in ggml.weight_layouts()}
     if amx.NAME not in layouts:
-        return "is not in this build of llama.cpp, or Linux does not grant it"
+        return "found that this build of llama.cpp lacks it, or that Linux does not permit its use"
     numbers = np.random.default_rng(0)
     weights = numbers.standard_normal((_ROWS, _COLUMNS), np.float32)
     wrong = []

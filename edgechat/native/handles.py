@@ -422,7 +422,7 @@ class Context:
         for row, (seq, _, _) in zip(embeddings, runs, strict=True):
             pooled = lib.llama_get_embeddings_seq(self._pointer, seq)
             if not pooled:
-                raise DecodeFailed("llama.cpp returned no embedding for a text.")
+                raise DecodeFailed("llama.cpp returned no embedding for one of the texts.")
             row[:] = np.ctypeslib.as_array(pooled, (self.n_pooled,))
         return embeddings
 

@@ -56,7 +56,9 @@ class HeadContext(Context):
         super().__init__(model, params.of_head(), target=target, kind=of)
         if self.n_vocab != target.n_vocab:
             self.close()
-            raise LoadFailed(f"The draft has {self.n_vocab} tokens, but its target has {target.n_vocab}.")
+            raise LoadFailed(
+                f"The draft's vocabulary has {self.n_vocab} tokens, but its target's has {target.n_vocab}."
+            )
         # In addition to its own rows, space is needed for the target's rows, a copy of these to read from,
         # and the rows of a micro-batch.
         self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
@@ -116,7 +118,8 @@ def _functions() -> ModuleType:
     except (ImportError, AttributeError) as error:
         raise LoadFailed(
             "This build of llama.cpp cannot draft with a model's own layers (MTP).",
-            hint="Install llama-cpp-python as edgechat pins it, or use another drafter: --draft ngram",
+            hint="Install the version of llama-cpp-python that edgechat pins, or use another drafter: "
+            "--draft ngram",
         ) from error
     return llama_cpp_ext
 
@@ -144,11 +147,11 @@ class EagleContext(HeadContext):
         if len(self._layers) != EAGLE_LAYERS or not all(0 <= one < n_layers for one in self._layers):
             raise LoadFailed(
                 f"The EAGLE-3 draft reads layers {', '.join(map(str, self._layers))}, but its target has "
-                f"{n_layers}."
+                f"{n_layers} layers."
             )
         if (width := model.meta("eagle3.target_hidden_size")) != str(self._target_width):
             raise LoadFailed(
-                f"The EAGLE-3 draft reads hidden states of {width} numbers, but its target has "
+                f"The EAGLE-3 draft reads hidden states of {width} numbers, but its target's have "
                 f"{self._target_width}."
             )
         super().__init__(model, params, target, of=lib.LLAMA_CONTEXT_TYPE_DEFAULT)
@@ -245,7 +248,8 @@ def _function(name: str, gnu: str, msvc: str, arguments: list[Any], result: Any)
     if found is None:
         raise LoadFailed(
             "This build of llama.cpp cannot draft with EAGLE-3.",
-            hint="Install llama-cpp-python as edgechat pins it, or use another drafter: --draft ngram",
+            hint="Install the version of llama-cpp-python that edgechat pins, or use another drafter: "
+            "--draft ngram",
         )
     found.argtypes, found.restype = arguments, result
     return found  # type: ignore[no-any-return]

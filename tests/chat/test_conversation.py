@@ -91,7 +91,7 @@ async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store, conver
     assert len(await stored(store, conversation)) == 3
 
 
-TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context is 4096 tokens long.")
+TOO_LONG = PromptTooLong("The conversation has 9000 tokens, but the context is 4096 tokens long.")
 
 
 async def test_a_question_that_is_too_long_is_taken_back(store, conversation):

@@ -36,11 +36,11 @@ WRONG = {
     ),
     "no inputs handed out": (
         lambda: (split_head("glm4_moe").target, eagle3_pair().drafter),
-        "llama.cpp cannot draft for 'glm4moe' models by EAGLE-3",
+        "llama.cpp cannot draft for 'glm4moe' models with EAGLE-3",
     ),
     "a drafter of Gemma 4": (
         lambda: (eagle3_pair().target, gemma4_pair().drafter),
-        "it is for 'gemma4' models, and the model is 'qwen3'",
+        "it is for 'gemma4' models, but this model is 'qwen3'",
     ),
 }
 

@@ -260,7 +260,7 @@ def test_a_file_is_imported_without_a_copy(user, model, tmp_path):
     assert "edgechat run loose" in text
     assert shares(text, own("loose.gguf"), path)
     assert listed()["loose"]["place"] == "own folder"
-    assert "of that name already" in refusal("import", path)
+    assert "with that name already" in refusal("import", path)
     assert "is already in edgechat's folder" in refusal("import", "loose")
     said("import", path, "--name", "another")
     assert {"loose", "another"} <= set(listed())
@@ -350,7 +350,7 @@ def test_a_file_with_a_vision_tower_inside_is_told_and_imported_for_text(user, m
     homes.in_ollama(user, tmp_path / "all.gguf", "sees:4b")
     row = listed()["ollama/sees:4b"]
     assert (row["can_import"], row["fits"]) == (True, False)
-    assert "holds a vision tower (24 KiB)" in row["damage"]
+    assert "contains a vision tower (24 KiB)" in row["damage"]
     assert "to import" in said("list")
     for words in (
         ("plan", "sees:4b"),
@@ -420,7 +420,7 @@ def said_by(*words):
 
 def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user, model):
     blob = homes.in_ollama(user, model, "llama3.2:3b")
-    assert "is not moved" in refusal("import", "ollama/llama3.2:3b", "--move")
+    assert "cannot be moved" in refusal("import", "ollama/llama3.2:3b", "--move")
     assert shares(said("import", "ollama/llama3.2:3b", "--name", "mine"), own("mine.gguf"), blob)
     assert blob.exists()
 

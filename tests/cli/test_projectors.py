@@ -48,7 +48,7 @@ def test_a_projector_that_comes_later_is_noticed(user):
     (mine,) = (one for one in inventory().models if one.name == "mine-Q8_0")
     (seen,) = planner_listing.glances([mine])
     assert seen.modalities == ()
-    assert "128 channels, and the model has 64" in seen.no_vision
+    assert "128 channels, but the model's have 64" in seen.no_vision
     homes.place(projector(n_rows=80), own("mmproj-mine-F16.gguf"))
     (mine,) = (one for one in inventory().models if one.name == "mine-Q8_0")
     assert planner_listing.glances([mine])[0].modalities == ("vision",)

@@ -131,7 +131,7 @@ def test_the_quant_that_is_asked_for(hub, pull):
     answer = found(pull(REPO, "--quant", "q8_0", "--json"))
     assert [file["name"] for file in answer["files"]] == ["a-Q8_0.gguf"]
     assert "It has: F16, Q8_0, Q4_0." in complaint(pull(REPO, "--quant", "Q5_K_M"))
-    assert "asks for F16, and --quant for Q8_0" in complaint(pull(f"{REPO}:F16", "--quant", "Q8_0"))
+    assert "asks for F16, but --quant asks for Q8_0" in complaint(pull(f"{REPO}:F16", "--quant", "Q8_0"))
     address = f"https://huggingface.co/{REPO}/blob/main/b/c-Q4_0-00001-of-00001.gguf"
     assert found(pull(address, "--json"))["quant"] == "Q4_0"
 

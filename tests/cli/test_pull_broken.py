@@ -42,7 +42,7 @@ def test_a_vision_tower_inside_is_told_before_anything_is_downloaded(hub, pull, 
     write(Spec(), tmp_path / "all-F32.gguf", beside=[Tensor("v.blk.0.attn_q.weight", (64, 32), 1.0)])
     hub.add(REPO, {"all-F32.gguf": tmp_path / "all-F32.gguf"})
     told = complaint(pull(REPO))
-    assert "all-F32.gguf holds a vision tower (8 KiB) beside the text model" in told
+    assert "all-F32.gguf contains a vision tower (8 KiB) in addition to the text model" in told
     assert not list(hf_cache.glob("*/blobs/*"))
 
 

@@ -98,7 +98,7 @@ def test_what_is_here_already_is_taken_rather_than_a_better_one(hub, pull, hf_ca
             projector("gemma3", overrides={"clip.projector_type": "next"}).read_bytes(),
             "does not know: 'next'",
         ),
-        (projector(width=128).read_bytes(), "it makes embeddings of 128 channels, and the model has 64"),
+        (projector(width=128).read_bytes(), "its embeddings have 128 channels, but the model's have 64"),
     ],
 )
 def test_one_that_cannot_be_used(hub, pull, hf_cache, file, says):

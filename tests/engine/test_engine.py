@@ -121,7 +121,7 @@ def test_reading_a_prompt_reports_what_was_cached(make):
 
 
 def test_a_prompt_that_cannot_fit_names_both_numbers(make):
-    with pytest.raises(PromptTooLong, match=r"has 1\d\d tokens, and the context is 100"):
+    with pytest.raises(PromptTooLong, match=r"has 1\d\d tokens, but the context is 100"):
         make(context=100).submit(request("a", "x" * 90))
 
 

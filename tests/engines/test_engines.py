@@ -297,7 +297,7 @@ async def test_one_that_cannot_start_says_why(own_home):
 async def test_one_that_is_never_ready_is_given_up(own_home):
     one = started("vllm", silent_seconds=1.0)
     before = programs()
-    with pytest.raises(LoadFailed, match="has written nothing for"):
+    with pytest.raises(LoadFailed, match="has logged nothing for"):
         await one.start()
     assert {process.pid for process in programs()} <= {process.pid for process in before}
 

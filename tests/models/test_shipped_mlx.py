@@ -113,7 +113,7 @@ def test_what_quantizations_lose():
     assert values == sorted(values)
     assert quality_class("8bit") is QualityClass.REFERENCE
     assert quality_class("4bit") is QualityClass.REDUCED
-    assert all("none was published for MLX" in one.source for one in losses if one is not None)
+    assert all("none has been published for MLX" in one.source for one in losses if one is not None)
     assert kl_divergence("3bit") is None
     assert quality_class("bf16") is QualityClass.REFERENCE
 

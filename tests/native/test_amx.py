@@ -135,7 +135,7 @@ def test_the_trial_compares_products(monkeypatch):
     layouts = set(map(ggml.buffer_type_name, ggml.weight_layouts()))
     if "CPU_REPACK" not in layouts:
         pytest.skip("this processor has no other layout of weights")
-    assert amx_trial._failure().startswith("is not in this build")
+    assert amx_trial._failure().startswith("found that this build of llama.cpp lacks it")
     monkeypatch.setattr(amx, "NAME", "CPU_REPACK")  # which has such products, too
     monkeypatch.setattr(amx_trial, "_TYPES", {"Q4_0": 2})
     assert amx_trial._failure() == ""

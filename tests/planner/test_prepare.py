@@ -72,7 +72,7 @@ def test_a_projector_beside_the_file_is_in_the_plan(tmp_path):
     misfit = prepare(str(path))
     assert misfit.projector is None
     assert misfit.no_vision in misfit.reasons
-    assert "128 channels, and the model has 64" in misfit.no_vision
+    assert "128 channels, but the model's have 64" in misfit.no_vision
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])

@@ -78,7 +78,7 @@ def reply(client, n):
 def test_what_cannot_be_embedded_is_said(client):
     with pytest.raises(openai.BadRequestError, match="512"):
         vectors(client, ["x" * 600])
-    with pytest.raises(openai.BadRequestError, match="produces no embeddings"):
+    with pytest.raises(openai.BadRequestError, match="cannot produce embeddings"):
         client.embeddings.create(model="guide", input="hi")
     with pytest.raises(openai.BadRequestError, match="cannot chat"):
         client.chat.completions.create(**chat("hi") | {"model": "embedder"})
@@ -180,7 +180,7 @@ def test_a_real_model_ranks_beside_a_chat(server):
         ("rerank", {"model": "guide", "query": "x", "documents": ["a"]}, "not a reranking model"),
         ("rerank", {"model": "ranker", "query": "x", "documents": ["a" * 600]}, "limit is 512"),
         ("rerank", {"model": "ranker", "query": "x" * 600, "documents": ["a"]}, "limit is 512"),
-        ("embeddings", {"model": "ranker", "input": "x"}, "produces no embeddings"),
+        ("embeddings", {"model": "ranker", "input": "x"}, "cannot produce embeddings"),
         ("chat/completions", chat("x") | {"model": "ranker"}, "cannot chat"),
     ],
 )

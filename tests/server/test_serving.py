@@ -166,7 +166,7 @@ def test_without_the_packages_it_says_how_to_get_them(monkeypatch):
 
 
 def test_what_can_never_be_loaded_ends_the_command_before_it_promises_anything(script, home):
-    assert "no model of that name" in complaint(edgechat("serve", "nothing-of-the-kind", "--port", "0"))
+    assert "no model with that name" in complaint(edgechat("serve", "nothing-of-the-kind", "--port", "0"))
     assert "nope" in complaint(edgechat("serve", script, "--port", "0", "--draft", "nope"))
     assert "mlx" in complaint(edgechat("serve", tiny("dense"), "--port", "0", "--backend", "mlx")).lower()
     assert not (home / "config" / "api-key").exists()

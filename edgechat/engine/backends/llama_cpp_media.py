@@ -83,8 +83,8 @@ class LlamaCppMedia:
                     if not isinstance(one, TextChunk):
                         one.close()
                 raise BadRequest(
-                    f"The {_NAMES[chunk.what]} takes {chunk.n_tokens} tokens, and this load "
-                    f"computes 2 to {largest} at once.",
+                    f"The {_NAMES[chunk.what]} takes {chunk.n_tokens} tokens; with these settings, the "
+                    f"model can process 2 to {largest} at once.",
                     hint="Send a smaller image." if chunk.what == "picture" else "Send it in parts.",
                 )
             content = f"{digest} {chunk.part} {self._projector.name}".encode()

@@ -233,9 +233,9 @@ def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     if head.cut_tokens > head.tokens or (head.cut_size and not head.cut_tokens):
         raise StateRefused("its checkpoint does not match its tokens", broken=True)
     if file_key != key:
-        raise StateRefused("it belongs to another model, or to other settings")
+        raise StateRefused("it was saved with another model or other settings")
     if file_size > at_most:
-        raise StateRefused(f"it has {file_size} bytes, and the limit is {at_most}")
+        raise StateRefused(f"it has {file_size} bytes; the limit is {at_most}")
     return head
 
 
@@ -305,7 +305,7 @@ def path_of(chat: str) -> Path:
 def check_id(chat: str) -> None:
     """Raise ValueError unless the id is 8 to 64 hexadecimal digits and so cannot lead to another path."""
     if _CHAT.fullmatch(chat) is None:
-        raise ValueError(f"not the id of a chat: {chat!r}")
+        raise ValueError(f"not a chat id: {chat!r}")
 
 
 def draft_of(chat: str) -> Path:

@@ -272,7 +272,7 @@ class KVStateStore:
             self._put(write, state, key)
         state_files.evict(limit, keep=write.chat if size <= limit else None)
         if size > limit > 0:
-            raise StateRefused(f"it takes {size} bytes, and the limit for all states is {limit}")
+            raise StateRefused(f"it takes {size} bytes, but the limit for all states is {limit}")
         return size <= limit
 
     def _put(self, write: _Write, state: npt.NDArray[np.uint8], key: bytes) -> None:
@@ -324,7 +324,7 @@ def _unmarked(saved: SavedState | None, mark: list[int]) -> SavedState | None:
 
 def _log_problem(chat: str, what: str, error: Exception) -> None:
     why = error.message if isinstance(error, EdgechatError) else str(error) or type(error).__name__
-    _LOG.warning("%s", one_line(f"the state of chat {chat} is not {what}: {why}", 500))
+    _LOG.warning("%s", one_line(f"the state of chat {chat} could not be {what}: {why}", 500))
 
 
 @dataclass(frozen=True, slots=True)

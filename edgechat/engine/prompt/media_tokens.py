@@ -99,10 +99,10 @@ class MediaTokens:
         is_image, encoder = isinstance(file, Image), self._encoder
         if encoder is not None and (encoder.sees if is_image else encoder.hears):
             return encoder
-        sense, what = ("see", "image") if is_image else ("hear", "sound")
+        kind, what = ("images", "image") if is_image else ("audio", "sound")
         raise BadRequest(
-            self._why_not or f"This model cannot {sense} {what}s.",
-            hint=f"Use a model that {sense}s (`edgechat list` says which), or leave the {what} out.",
+            self._why_not or f"This model does not support {kind}.",
+            hint=f"Use a model that supports {kind} (`edgechat list` shows which), or leave the {what} out.",
         )
 
     def _cut_file(self, file: MediaFile) -> None:
@@ -161,7 +161,7 @@ class MediaTokens:
         if media is None:
             file = self._files.get(key)
             if file is None:
-                raise BadRequest("The image or sound is gone.", hint="Send it again.")
+                raise BadRequest("The image or sound is no longer available.", hint="Send it again.")
             self._cut_file(file)
             media = self._take(key)
             assert media is not None

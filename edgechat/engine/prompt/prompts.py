@@ -371,7 +371,7 @@ class Prompts:
 
 def _too_long(tokens: str, cells: int, what: str = "The conversation") -> PromptTooLong:
     return PromptTooLong(
-        f"{what} has {tokens} tokens, and the context is {cells} tokens long.",
+        f"{what} has {tokens} tokens, but the context is {cells} tokens long.",
         hint="Shorten it or start a new chat. For a longer context, if the model supports it, use --ctx or "
         "context in settings.toml.",
     )

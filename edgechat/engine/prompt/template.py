@@ -143,7 +143,7 @@ class ChatTemplate:
         if answer.error is not None:
             raise _rejected(answer.error, answer.line)
         if len(answer.text) > TEXT_LIMIT:
-            raise _overrun(f"wrote {len(answer.text)} characters")
+            raise _overrun(f"produced {len(answer.text)} characters")
         return answer.text
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:

@@ -78,7 +78,7 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
     sizes.
     """
     if cells < 1 or not all(0 <= size <= MOST_TOKENS for size in (fixed, *(size for _, size in messages))):
-        raise ValueError("the cells of a context are 1 or more, and sizes are numbers of tokens")
+        raise ValueError("a context must have at least 1 cell, and sizes must be valid token counts")
     turns = turns_of([role for role, _ in messages])
     head = turns[0].start if turns else len(messages)
     tokens = fixed + sum(size for _, size in messages[:head])

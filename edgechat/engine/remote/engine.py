@@ -239,7 +239,7 @@ class RemoteEngine(BaseEngine):
         for name in unsupported(request, remote):
             if name not in self._noted:
                 self._noted.add(name)
-                self._on_note(f"{name} has no effect: {KINDS[remote.kind]} has no field for it.")
+                self._on_note(f"{name} has no effect: {KINDS[remote.kind]} does not support it.")
 
     async def embed(
         self,
@@ -273,7 +273,7 @@ class RemoteEngine(BaseEngine):
     ) -> Translated:
         remote = self._remote
         if isinstance(what, ChatRequest) or remote.kind not in _TOKENIZERS:
-            raise BadRequest(f"{remote.name} does not report its tokens ({KINDS[remote.kind]}).")
+            raise BadRequest(f"{remote.name} does not offer tokenization ({KINDS[remote.kind]}).")
         if isinstance(what, tuple):
             told = await client.post("/detokenize", {"model": remote.id, "tokens": what})
             text = _field(told, "content", "prompt", "text")
@@ -341,7 +341,7 @@ class RemoteEngine(BaseEngine):
     ) -> RemoteClient | None:
         """Return the connection for a request, or None if the engine is closed."""
         if not may_load and self.state is not EngineState.READY:
-            raise EngineGone("The engine was gone before it received the request.")
+            raise EngineGone("The engine was stopped before it received the request.")
         try:
             return await self._ready(on_progress)
         except EngineClosed:

@@ -53,7 +53,7 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
         raise BadRequest(f"{model.name} accepts only messages, not plain text to complete.")
     if request.adapters:
         raise BadRequest(
-            f"LoRA adapters require a model on this machine, and {model.name} is on a server.",
+            f"LoRA adapters require a model on this machine, but {model.name} is on a server.",
             hint="Leave them out: use /lora off, or omit --lora.",
         )
     if model.kind == "transformers":  # Transformers would ignore such options and only log this

@@ -124,9 +124,7 @@ class StartedHost:
                 if (written := self._log_size()) != size:
                     size, heard = written, now
                 if now - heard > self._silent_seconds:
-                    raise self._failed(
-                        server, f"is not ready, and has written nothing for {now - heard:.0f} s"
-                    )
+                    raise self._failed(server, f"is not ready and has logged nothing for {now - heard:.0f} s")
                 if now - began > self._start_seconds:
                     raise self._failed(server, f"was not ready after {now - began:.0f} s")
                 await asyncio.sleep(_POLL_SECONDS)
@@ -143,7 +141,7 @@ class StartedHost:
         note_start(self._name, EngineStart(failure=what, log=str(self.log_path)))
         text = self.log_tail(_MOST_TAIL).replace(server.key or "\0", "…")
         lines = [one_line(line, 200) for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
-        end = "".join(f"\n  {line}" for line in lines) or " it wrote nothing."
+        end = "".join(f"\n  {line}" for line in lines) or " (empty)"
         return LoadFailed(f"{self._label} {what}.", hint=f"The end of its log ({self.log_path}):{end}")
 
     @property

@@ -20,7 +20,7 @@ _STAGES = (
     ),
     (r"Warming up model for the compilation|Start compiling|Compiling a graph|Dynamo bytecode", "compiling"),
     (r"Capturing CUDA graph|Capture cuda graph|warming up the model", "warming up"),
-    (r"KV cache size|Warming up done", "making room for the cache"),
+    (r"KV cache size|Warming up done", "allocating the cache"),
     (r"Starting vLLM server|Application startup complete|server is listening", "nearly ready"),
 )
 """Patterns in the logs of vLLM, SGLang, Transformers and llama-server, and what they mean."""

@@ -179,8 +179,9 @@ class Constraints:
             if self._closed:
                 raise EngineError("The engine is shutting down.") from lost
             raise SchemaError(
-                "The schema is too complex: compiling it exceeds the limit of time or memory.",
-                hint="Simplify it: use fewer references, and no patterns that must match at the same time.",
+                "The schema is too complex: compiling it exceeds the time or memory limit.",
+                hint="Simplify it: use fewer references, and do not require several patterns to "
+                "match the same text.",
             ) from lost
         if problem:
             raise grammar_error(problem.decode("utf-8", "replace"), grammar)
@@ -232,7 +233,7 @@ def grammar_error(why: str, grammar: str = "") -> SchemaError:
     position = _POSITION.match(why)
     tool = _tool_at(grammar, int(position[1])) if position else ""
     return SchemaError(
-        f"{f'The calls of the tool {tool}' if tool else 'The answer'} cannot be made to follow "
+        f"{f'Calls to the tool {tool}' if tool else 'The answer'} cannot be made to follow "
         f"{'its' if tool else 'this'} schema: {_explain(why)}.",
         hint="Simplify the schema: use fewer optional properties, no overlapping patterns, and smaller "
         "limits.",

@@ -282,7 +282,7 @@ class ChatCache:
         try:
             state, cut = self._backend.save(slot.id), self._first_cut(slot)
         except MemoryError:
-            _LOG.warning("the state of chat %s is not saved: memory is short", chat)
+            _LOG.warning("the state of chat %s was not saved: not enough memory", chat)
             return None
         if not self._is_faster_read(len(state), n):
             return None

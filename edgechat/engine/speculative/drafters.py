@@ -275,7 +275,7 @@ def load_draft(
     problem = target.vocabulary.misfit(backend.vocabulary)
     # The draft model computes one token per call, so undoing a draft may mean going back several calls.
     if not problem and (not backend.rolls_back or backend.capabilities.recomputes):
-        problem = "its state cannot undo a rejected draft"
+        problem = "it cannot roll back a rejected draft"
     if not problem and backend.context < target.context:
         problem = f"its context is {backend.context} tokens, not {target.context}"
     if problem:

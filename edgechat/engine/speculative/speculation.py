@@ -348,7 +348,7 @@ class Speculation:
         """Why the drafters cannot be used, or '' if they can or if there are none."""
         if self._backend.rolls_back or not self._has_drafter:
             return ""
-        return "Drafting is not possible: the model cannot undo a rejected draft."
+        return "Drafting is not possible: the model cannot roll back a rejected draft."
 
     # Learning.
 

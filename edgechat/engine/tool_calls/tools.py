@@ -49,7 +49,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
         raise SchemaError(
-            f"{len(tools)} tools with {size} characters exceed the limit of a request.",
+            f"{len(tools)} tools with {size} characters exceed the limit for a request.",
             hint=f"Send at most {MOST_TOOLS} tools with {MOST_CHARACTERS} characters.",
         )
     for tool in tools:

@@ -149,9 +149,7 @@ class WorkerConnection:
                 raise event.error.error()
             if event is None and not self._closing:
                 embeds = isinstance(request, types.Embed)
-                raise await self._crashed(
-                    "while computing embeddings" if embeds else "while tokenizing a text"
-                )
+                raise await self._crashed("while computing embeddings" if embeds else "while tokenizing text")
             return event if isinstance(event, answer) else None
 
     @contextlib.contextmanager
@@ -200,7 +198,7 @@ class WorkerConnection:
         except frames.BrokenFrame as error:
             size, limit = math.ceil(len(payload) / 2**20), frames.MAX_FRAME // 2**20
             raise PromptTooLong(
-                f"The request has {size} MiB; the limit is {limit} MiB.",
+                f"The request is {size} MiB long; the limit is {limit} MiB.",
                 hint="Send only the relevant part, or start a new chat.",
             ) from error
         with contextlib.suppress(OSError, RuntimeError):

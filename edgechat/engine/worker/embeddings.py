@@ -40,7 +40,7 @@ _NO_DRAFTS = "It is an embedding model."
 _DOCUMENT = "{document}"
 _ANOTHER = "Look for another file of the same model: this one was converted by an old or unusual program."
 _PLACES = re.compile(r"\{(query|document)\}")
-_PAIR = "A document, with the query,"
+_PAIR = "A document and its query together have"
 
 
 @dataclass(slots=True, eq=False)
@@ -215,9 +215,9 @@ class EmbeddingEngine:
         self._embedder.close()
 
 
-def _too_long(tokens: str, longest: int, what: str = "A text") -> PromptTooLong:
+def _too_long(tokens: str, longest: int, what: str = "A text has") -> PromptTooLong:
     return PromptTooLong(
-        f"{what} has {tokens} tokens; the model's limit is {longest}.", hint="Split it into shorter texts."
+        f"{what} {tokens} tokens; the model's limit is {longest}.", hint="Split it into shorter texts."
     )
 
 
@@ -240,12 +240,12 @@ class PairPrompt:
         """Raise LoadFailed if nothing separates query and document, which would make scores meaningless."""
         if self._template is None and not self._vocabulary.around_pair()[1]:
             raise LoadFailed(
-                "The model's file has neither a template for reranking nor a token between two texts.",
+                "The model's file has neither a reranking template nor a separator token.",
                 hint=_ANOTHER,
             )
         if self._template is not None and {*_PLACES.findall(self._template)} != {"query", "document"}:
             raise LoadFailed(
-                "The template for reranking in the model's file has no place for {query} or for {document}.",
+                "The reranking template in the model's file lacks the placeholder {query} or {document}.",
                 hint=_ANOTHER,
             )
 

@@ -252,7 +252,7 @@ class EngineSupervisor(BaseEngine):
                 return self._worker
             if not may_load:
                 raise EngineGone(
-                    f"The engine of {self.plan.model_name} was stopped before it received the request.",
+                    f"The engine for {self.plan.model_name} was stopped before it received the request.",
                     hint="Send the request again.",
                 )
             killed = self._worker is not None and self._worker.lost_its_memory

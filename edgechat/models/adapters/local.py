@@ -120,7 +120,7 @@ def find_adapter(name: str) -> LocalAdapter:
     before, colon, scale = name.strip().rpartition(":")
     if colon and any(before.casefold().removesuffix(".gguf") in adapter.names for adapter in known):
         raise NotAnAdapter(
-            f"{one_line(scale, 40)!r} is not valid as the scale of an adapter.",
+            f"{one_line(scale, 40)!r} is not a valid scale for an adapter.",
             hint=f"Write a number after the colon: {one_line(before, 80)}:0.5",
         )
     near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)

@@ -113,7 +113,7 @@ class PeftConfig(msgspec.Struct, kw_only=True):
     def obstacle(self) -> str:
         """Why the adapter cannot be converted, phrased as the end of a sentence, or '' if it can."""
         if self.peft_type != "LORA":
-            return f"it is of the kind {show(self.peft_type)}, not LORA"
+            return f"its type is {show(self.peft_type)}, not LORA"
         unsupported = {
             "DoRA": self.use_dora,
             "trained biases": self.bias != "none" or self.lora_bias,
@@ -320,7 +320,7 @@ def _values(file: BinaryIO, start: int, stored: StoredTensor, name: str) -> npt.
     file.seek(start + stored.offset)
     data = file.read(stored.n_bytes)
     if len(data) != stored.n_bytes:
-        raise ModelFileError(f"{name} became shorter while it was being read.")
+        raise ModelFileError(f"{name} was truncated while it was being read.")
     raw = np.frombuffer(data, _DTYPES[stored.dtype]).reshape(stored.shape)
     if stored.dtype != "BF16":
         return raw.astype(np.float32)
@@ -329,7 +329,7 @@ def _values(file: BinaryIO, start: int, stored: StoredTensor, name: str) -> npt.
 
 def _weightless(folder: Path) -> NotAnAdapter:
     return NotAnAdapter(
-        f"{folder} has no {WEIGHTS}.", hint="Save it as safetensors; edgechat loads no pickled weights."
+        f"{folder} has no {WEIGHTS}.", hint="Save it as safetensors; edgechat does not load pickled weights."
     )
 
 

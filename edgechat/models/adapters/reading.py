@@ -77,11 +77,14 @@ def checked_pairs(header: ModelHeader, model: ModelHeader) -> dict[str, tuple[Mo
 def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
     if model.format != "gguf":
         raise NotAnAdapter(
-            f"{model.path} is an MLX model, which takes no LoRA adapters.",
+            f"{model.path} is an MLX model; LoRA adapters are supported only for GGUF models.",
             hint="Use the model as a GGUF file.",
         )
     if model.makes_embeddings:
-        raise NotAnAdapter(f"{model.path} makes embeddings: such models take no LoRA adapters here.")
+        raise NotAnAdapter(
+            f"{model.path} is an embedding or reranking model; edgechat does not support LoRA "
+            "adapters for these."
+        )
     if not is_adapter(header):
         raise NotAnAdapter(
             f"{header.path} is not a LoRA adapter.",
@@ -198,7 +201,7 @@ def checked_scale(scale: float) -> float:
     """Return `scale` if it is a valid scale for an adapter. Raises NotAnAdapter."""
     if not math.isfinite(scale) or abs(scale) > MAX_SCALE:
         raise NotAnAdapter(
-            f"{scale:g} is not valid as the scale of an adapter.",
+            f"{scale:g} is not a valid scale for an adapter.",
             hint=f"Use a number between -{MAX_SCALE:g} and {MAX_SCALE:g}; 1 applies it as it was trained.",
         )
     return scale

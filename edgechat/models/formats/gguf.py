@@ -60,12 +60,12 @@ _SHORTEST_KEY, _SHORTEST_TENSOR = 13, 24
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 _WEB_PAGE = "a web page: the download needs a different URL, or a login"
-_GGML = "a GGML file, a format of 2023 that is no longer supported"
+_GGML = "a GGML file, a format from 2023 that is no longer supported"
 _KNOWN_MAGIC = {
     b"PK\x03\x04": "a zip or PyTorch file",
     b"ggml": _GGML,
     b"lmgg": _GGML,
-    b"tjgg": "a GGJT file, a format of 2023 that is no longer supported",
+    b"tjgg": "a GGJT file, a format from 2023 that is no longer supported",
     b"vers": "a Git LFS pointer: the file itself was not downloaded",
     b"<!do": _WEB_PAGE,
     b"<!DO": _WEB_PAGE,
@@ -202,7 +202,7 @@ def _require_language_model(header: ModelHeader) -> None:
         )
     if is_head_alone(header):
         raise ModelFileError(
-            f"{header.path} contains layers that draft for a model, not the model.",
+            f"{header.path} contains only drafting layers, not a model.",
             hint="Use the model that it belongs to, with this file after --draft.",
         )
     check_text_only(header)
@@ -245,7 +245,7 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
     if header.end > file_size:
         missing = header.end - file_size
         raise ModelFileError(
-            f"{name} is truncated: of its {header.end} bytes, {missing} are missing.", hint=AGAIN
+            f"{name} is truncated: {missing} of its {header.end} bytes are missing.", hint=AGAIN
         )
     return header
 
@@ -286,7 +286,7 @@ def _read_version(cursor: Cursor) -> int:
             hint="Download a newer copy of this model.",
         )
     raise ModelFileError(
-        f"{cursor.name} has GGUF version {version}; this edgechat supports versions 2 and 3.",
+        f"{cursor.name} has GGUF version {version}; this version of edgechat supports versions 2 and 3.",
         hint="Update edgechat.",
     )
 
@@ -361,7 +361,8 @@ def _tensor_type(number: int, tensor: str, name: str) -> GgmlType:
         )
     raise ModelFileError(
         f"{name} has the tensor {show(tensor)} in an unknown type ({number}).",
-        hint="The model may be newer than this edgechat. Update edgechat, or use another quantization.",
+        hint="The model may be newer than this version of edgechat. Update edgechat, or use another "
+        "quantization.",
     )
 
 

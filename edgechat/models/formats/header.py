@@ -294,7 +294,7 @@ class ModelHeader:
     def _lacks(self, key: str) -> ModelFileError:
         return ModelFileError(
             f"{self.path} does not say what model it holds: {key!r} is missing.",
-            hint="It may be only part of a model; chat needs the file of the language model.",
+            hint="It may be only part of a model; chatting requires the language model's file.",
         )
 
 

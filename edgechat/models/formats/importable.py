@@ -74,7 +74,7 @@ def part_error(path: Path, parts: ByteParts) -> ModelFileError:
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return ModelFileError(
         f"{what}, which was split by bytes. Missing: {', '.join(missing[:_NAMED])}{more}.",
-        hint=f"Download all of them into the folder of this one, then join them: {join}",
+        hint=f"Download all of them into the same folder as this one, then join them: {join}",
     )
 
 
@@ -96,9 +96,9 @@ def check_text_only(header: ModelHeader) -> None:
     others = [tensor for tensor in header.tensors if not is_for_text(tensor)]
     if others and len(others) < len(header.tensors):
         raise VisionInside(
-            f"{one_line(header.path)} holds a vision tower ({_bytes(others)}) beside the text model, which "
-            "llama.cpp does not load.",
-            hint=f"To make a copy that reads text ({_bytes(filter(is_for_text, header.tensors))}): "
+            f"{one_line(header.path)} contains a vision tower ({_bytes(others)}) in addition to the text "
+            "model; llama.cpp does not load such files.",
+            hint=f"To make a text-only copy ({_bytes(filter(is_for_text, header.tensors))}): "
             "edgechat import MODEL",
         )
 

@@ -99,10 +99,10 @@ def misfit(head: ModelHeader, model: ModelHeader) -> str:
         return _eagle_misfit(head, model)
     expected = {_SHARES_CACHE: "gemma4"}.get(head.architecture, head.architecture)
     if expected != model.architecture:
-        return f"it is for {show(expected)} models, and the model is {show(model.architecture)}"
+        return f"it is for {show(expected)} models, but this model is {show(model.architecture)}"
     width = head.number("embedding_length_out", head.embedding_length)
     if width != model.embedding_length:
-        return f"it reads hidden states of {width} numbers, and the model's have {model.embedding_length}"
+        return f"it reads hidden states of {width} numbers, but the model's have {model.embedding_length}"
     if head.vocab_size != model.vocab_size:
         return f"its vocabulary has {head.vocab_size} tokens, not {model.vocab_size}"
     known = head.architecture in _ALWAYS_ALONE or can_draft(head)
@@ -111,17 +111,17 @@ def misfit(head: ModelHeader, model: ModelHeader) -> str:
 
 def _eagle_misfit(head: ModelHeader, model: ModelHeader) -> str:
     if model.architecture not in HANDS_OUT_INPUTS:
-        return f"llama.cpp cannot draft for {show(model.architecture)} models by EAGLE-3"
+        return f"llama.cpp cannot draft for {show(model.architecture)} models with EAGLE-3"
     listed = head.shape_value("target_layers")
     values = (listed.values or ()) if isinstance(listed, GgufArray) else ()
     layers = [one for one in values if isinstance(one, int)]
     if not len(layers) == len(values) == EAGLE_LAYERS:
         return f"it does not say which {EAGLE_LAYERS} layers of its model it reads"
     if not all(0 <= one < model.n_layers for one in layers):
-        return f"it reads layer {max(layers)}, and the model has {model.n_layers}"
+        return f"it reads layer {max(layers)}, but the model has only {model.n_layers} layers"
     width = head.number("target_hidden_size", 0)
     if width != model.embedding_length:
-        return f"it reads hidden states of {width} numbers, and the model's have {model.embedding_length}"
+        return f"it reads hidden states of {width} numbers, but the model's have {model.embedding_length}"
     if head.vocab_size != model.vocab_size:
         return f"its vocabulary has {head.vocab_size} tokens, not {model.vocab_size}"
     return ""

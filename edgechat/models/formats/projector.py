@@ -177,7 +177,7 @@ class ProjectorHeader:
             width in tensor.shape for tensor in self.header.tensors if tensor.name.startswith(_OUTPUTS)
         ):
             return ""  # old files specify a different width
-        return f"it makes embeddings of {max(widths)} channels, and the model has {width}"
+        return f"its embeddings have {max(widths)} channels, but the model's have {width}"
 
     def value(self, key: str) -> Value | None:
         """Return the metadata value for a key under 'clip.', or None."""
@@ -226,7 +226,7 @@ def projector_of(header: ModelHeader) -> ProjectorHeader:
     vision, audio = (_encoder(header, name) for name in _TYPES)
     if vision is None and audio is None:
         raise ModelFileError(
-            f"{header.path} encodes neither pictures nor sound.", hint="Use another copy of the projector."
+            f"{header.path} encodes neither images nor audio.", hint="Use another copy of the projector."
         )
     if vision is not None and vision.type == _UNHEARD:
         audio = None
@@ -244,7 +244,7 @@ def _encoder(header: ModelHeader, modality: Modality) -> Encoder | None:
     if kind not in _TYPES[modality]:
         raise ModelFileError(
             f"{header.path} is a projector of a type that edgechat does not know: {show(kind or 'none')}.",
-            hint="It may be newer than this edgechat. Update edgechat.",
+            hint="It may be newer than this version of edgechat. Update edgechat.",
         )
 
     def number(key: str, least: int, most: int) -> int:
@@ -299,7 +299,7 @@ def tower_of(header: ModelHeader) -> tuple[ProjectorHeader | None, str]:
         return None, ""
     tower = TOWERS.get(kind)
     if tower is None:
-        return None, f"edgechat cannot show images to models of this kind with MLX: {show(kind)}."
+        return None, f"edgechat's MLX backend does not support images for this kind of model: {show(kind)}."
     if problem := header.text(PROBLEM):
         return None, problem
 

@@ -67,7 +67,7 @@ class HubStore:
         """Return the hash that verifies the file. Raises HubAnswerError if there is none."""
         if file.digest is None:
             raise HubAnswerError(
-                f"The hub states no hash for {one_line(file.name)}, so a download could not be verified.",
+                f"The hub provides no hash for {one_line(file.name)}, so the download could not be verified.",
                 hint="Choose another file, or another repository.",
             )
         return file.digest

@@ -113,7 +113,7 @@ def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObs
             continue
         if size:
             observer.says(
-                f"Removed {mebibytes(size)} of an earlier partial download, because the file has been "
+                f"Removed an earlier partial download ({mebibytes(size)}), because the file has been "
                 "replaced on the hub."
             )
 
@@ -268,7 +268,7 @@ def _corrupt(listing: RepoListing, file: RemoteFile) -> WrongBytes:
     name, what = one_line(file.name), "hash" if file.sha256 is None else "SHA-256"
     return WrongBytes(
         f"The download of {name} from {listing.repo} is corrupt: its {what} does not match. It was deleted.",
-        hint="Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT changes the data.",
+        hint="Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT is changing the data.",
     )
 
 

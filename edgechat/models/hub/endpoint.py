@@ -120,7 +120,7 @@ def next_address(url: str, location: str) -> str:
 
 def _unsafe_redirect(where: str) -> HubAnswerError:
     return HubAnswerError(
-        f"The hub redirects {where}; edgechat does not follow.",
+        f"The hub redirects {where}; edgechat does not follow such redirects.",
         hint="If HF_ENDPOINT names a mirror, try without it; otherwise, check for a proxy.",
     )
 
@@ -194,9 +194,9 @@ def refusal(
     if status >= 500 or status == 408:
         return unreachable(url, f"it responded with error {status}", hint=LATER)
     if status == 416:
-        return changed(f"A file of {repo}")
+        return changed(f"A file in {repo}")
     if not hub.may_see_token(url):
-        return nonsense(url, f"stores the files of {repo}, and responded with error {status}")
+        return nonsense(url, f"responded with error {status}; it stores the files of {repo}")
     if code == "GatedRepo":
         then = "then try again." if had_token else "then log in: hf auth login (or set HF_TOKEN)."
         return AccessDenied(
@@ -218,7 +218,9 @@ def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoN
     if code == "RevisionNotFound":
         return RepoNotFound(f"{repo} has no such revision.", hint=f"See the list: {hub.page(repo)}")
     if code == "EntryNotFound":
-        return RepoNotFound(f"{repo} does not have this file (any more).", hint=f"See {hub.page(repo)}")
+        return RepoNotFound(
+            f"{repo} does not contain this file. It may have been removed.", hint=f"See {hub.page(repo)}"
+        )
     message = f"There is no repository {repo} on {host(hub.url)}, or it is private."
     near = similar_repos(repo)
     if near:

@@ -198,11 +198,11 @@ def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
     files: list[RemoteFile] = []
     names = {sibling.rfilename for sibling in cached.info.siblings}
     if len(names) < len(cached.info.siblings):
-        raise nonsense(hub.url, f"lists a file of {repo} twice")
+        raise nonsense(hub.url, f"lists a file in {repo} twice")
     for sibling in cached.info.siblings:
         if not safe_path(sibling.rfilename):
             raise nonsense(
-                hub.url, f"lists a file of {repo} with an unsafe name: {one_line(sibling.rfilename, 80)!a}"
+                hub.url, f"lists a file in {repo} with an unsafe name: {one_line(sibling.rfilename, 80)!a}"
             )
         if not portable_path(sibling.rfilename):
             continue

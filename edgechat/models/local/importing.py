@@ -80,7 +80,7 @@ def import_model(
     except VisionInside:
         if move:
             raise NotImported(
-                f"Only part of {one_line(file)} is imported, so it is not moved.", hint="Omit --move."
+                f"Only part of {one_line(file)} is imported, so it cannot be moved.", hint="Omit --move."
             ) from None
         place_all = _place_text_part
     if model.place in (Place.OWN, Place.SHIPPED):
@@ -89,7 +89,7 @@ def import_model(
         )
     if move and model.place is not Place.ELSEWHERE:
         raise NotImported(
-            f"{model.name} belongs to {model.place.value}, and is not moved.", hint="Omit --move."
+            f"{model.name} belongs to {model.place.value}, so it cannot be moved.", hint="Omit --move."
         )
     sources = [Path(os.path.realpath(part.path)) for part in model.found.files]
     if move and sources[0] != model.found.files[0].path:
@@ -207,7 +207,7 @@ def check_name(name: str) -> str:
     if "/" in name or not safe_path(name) or name.startswith("."):
         raise NotImported(
             f"{one_line(name)!r} is not a valid name for a model.",
-            hint="Choose a name of letters and digits: --name my-model",
+            hint="Choose a name consisting of letters and digits: --name my-model",
         )
     return name
 
@@ -341,7 +341,7 @@ def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> Non
         new.flush()
         os.fsync(new.fileno())
     if done != size:
-        raise NotImported(f"{source.name} was changed while it was copied.", hint="Try again.")
+        raise NotImported(f"{source.name} was changed while it was being copied.", hint="Try again.")
     shutil.copystat(source, target)
 
 
@@ -357,7 +357,7 @@ def rename_new(draft: Path, target: Path) -> None:
 def name_in_use(target: Path) -> NotImported:
     """Return the error for a name that is already taken by another model."""
     return NotImported(
-        f"A model of that name already exists: {one_line(str(target), 300)}.",
+        f"A model with that name already exists: {one_line(str(target), 300)}.",
         hint="Choose another name (--name), or remove the existing model: edgechat rm "
         f"{one_line(target.stem)}",
     )
@@ -409,7 +409,7 @@ def _copy_bytes(old: BinaryIO, new: BinaryIO, n: int) -> None:
     while n:
         chunk = old.read(min(n, _CHUNK))
         if not chunk:
-            raise NotImported("The file was changed while it was copied.", hint="Try again.")
+            raise NotImported("The file was changed while it was being copied.", hint="Try again.")
         new.write(chunk)
         n -= len(chunk)
 
@@ -450,7 +450,7 @@ def join(parts: ByteParts, target: Path, size: int, on_progress: Callable[[int],
                     on_progress(new.tell())
         if new.tell() != size:
             raise NotImported(
-                f"The parts of {parts.whole} were changed while they were joined.", hint="Try again."
+                f"The parts of {parts.whole} were changed while they were being joined.", hint="Try again."
             )
         new.flush()
         os.fsync(new.fileno())

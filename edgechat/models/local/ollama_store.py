@@ -381,7 +381,7 @@ def _stop(params: dict[str, Any], unread: list[str]) -> tuple[str, ...]:
     texts = found if isinstance(found, list) else [found]
     sound = [text for text in texts[:MAX_STOPS] if isinstance(text, str) and 0 < len(text) <= MAX_STOP]
     if len(sound) < len(texts):
-        unread.append(f"{len(texts) - len(sound)} of Ollama's {len(texts)} stop texts are not valid.")
+        unread.append(f"{len(texts) - len(sound)} of Ollama's {len(texts)} stop strings are not valid.")
     return tuple(dict.fromkeys(sound))
 
 

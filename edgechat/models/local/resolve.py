@@ -69,7 +69,7 @@ def resolve(name: str) -> ResolvedModel:
         raise ModelFileError(f"{_printable(name)} is not a readable file.", hint="Use a .gguf file.")
     if os.path.isdir(path.parent) and not os.access(path.parent, os.X_OK):
         raise ModelFileError(
-            f"Permission denied: the folder of {_printable(name)}.",
+            f"Permission denied: the folder containing {_printable(name)}.",
             hint="To allow reading it: chmod u+rx FOLDER",
         )
     raise _not_found(name, models_here)
@@ -169,7 +169,7 @@ def _not_downloaded(entry: CatalogueEntry, name: str) -> ModelNotFound:
         )
     hint, tag = f"To download it: edgechat pull {entry.name}", f"ollama/{name.strip().lower()}"
     if inventory().find(tag):
-        hint += f". To use the model that Ollama has by this name: edgechat run {tag}"
+        hint += f". To use Ollama's model of this name: edgechat run {tag}"
     message = f"{entry.name} is in the catalogue, but not on this machine yet. {entry.description}"
     return ModelNotFound(message, hint=hint)
 
@@ -201,7 +201,7 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
     names |= _peft_names()
     near = [*(names[match] for match in difflib.get_close_matches(_stem(name), names, n=2)), *near]
     what = f"There is no file {_printable(name)!r}"
-    message = f"{what}, and no model of that name in the catalogue or on this machine."
+    message = f"{what}, and no model with that name in the catalogue or on this machine."
     if near:
         likely = list(dict.fromkeys(near))[:3]
         return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_printable, likely))}?")

@@ -201,7 +201,7 @@ def _not_ours(model: LocalModel) -> NotRemovable:
     path = shlex.quote(one_line(str(model.path), 500))
     match model.place:
         case Place.SHIPPED:
-            message = f"{one_line(model.name)} is part of edgechat, and is removed with it."
+            message = f"{one_line(model.name)} is part of edgechat; uninstalling edgechat removes it."
             return NotRemovable(message, hint="It takes only a few MiB.")
         case Place.OLLAMA:
             whose = "Ollama's"

@@ -91,9 +91,9 @@ class RemoteClient:
                     yield lines
                 rest += last
                 if len(rest) > MOST_LINE:
-                    raise self.failed(f"sends a line of more than {mebibytes(MOST_LINE)}")
+                    raise self.failed(f"sent a line of more than {mebibytes(MOST_LINE)}")
                 if n_bytes > MOST_ANSWER:
-                    raise self.failed(f"sends an answer of more than {mebibytes(MOST_ANSWER)}")
+                    raise self.failed(f"sent an answer of more than {mebibytes(MOST_ANSWER)}")
             if rest:
                 yield [bytes(rest)]
 
@@ -120,10 +120,10 @@ class RemoteClient:
         message, code = _message(body)
         message = self.said(message or f"status {status}").rstrip(".")
         if status in (401, 403):
-            return RemoteDenied(f"{self.name} refuses the key: {message}.", hint=self._key_hint)
+            return RemoteDenied(f"{self.name} rejected the key: {message}.", hint=self._key_hint)
         if status == 404:
             return ModelNotFound(
-                f"{self.name} does not have what was asked for: {message}.",
+                f"{self.name} could not find what was requested: {message}.",
                 hint=f"To list its models: edgechat remote test {self.name}",
             )
         if status == 429 or (status == 503 and retry_after):
@@ -140,8 +140,8 @@ class RemoteClient:
                 return PromptTooLong(f"{self.name} says: {message}.")
             return BadRequest(f"{self.name} refuses the request: {message}.")
         if 300 <= status < 400:
-            return self.failed("redirects to another address, where edgechat does not follow it")
-        return self.failed(f"has failed: {message}")
+            return self.failed("redirects to another address, which edgechat does not follow")
+        return self.failed(f"failed: {message}")
 
     @property
     def _key_hint(self) -> str:
@@ -166,7 +166,7 @@ class RemoteClient:
                 async for piece in response.aiter_raw():
                     data += piece
                     if len(data) > MOST_JSON:
-                        raise self.failed(f"sends more than {mebibytes(MOST_JSON)} about itself")
+                        raise self.failed(f"sent a response of more than {mebibytes(MOST_JSON)}")
                 return bytes(data)
         except TimeoutError as error:
             raise self._unreachable(f"it did not answer within {seconds:.0f} s") from error
@@ -194,10 +194,10 @@ class RemoteClient:
                         response.headers.get("retry-after", ""),
                     )
                 if response.headers.get("content-encoding", "identity").lower() != "identity":
-                    raise self.failed("sends a compressed answer, which was not requested")
+                    raise self.failed("sent a compressed answer, which was not requested")
                 yield response
         except httpx2.ConnectError as error:
-            raise self._unreachable("there is no connection") from error
+            raise self._unreachable("the connection failed") from error
         except httpx2.TimeoutException as error:
             if begun:
                 raise self.broken(f"sent nothing for {seconds:.0f} s") from error
@@ -259,7 +259,7 @@ class RemoteClient:
         key = os.environ.get(variable, "").strip()
         if not key or not key.isascii() or not key.isprintable():
             raise RemoteDenied(
-                f"{self.name} needs a key, and the environment variable {one_line(variable, 80)} has none.",
+                f"{self.name} needs a key, but the environment variable {one_line(variable, 80)} has none.",
                 hint=f"Set it, or change key_env of [remotes.{self.name}] in {settings.settings_file()}.",
             )
         return key

@@ -71,8 +71,9 @@ class Bitmap(Medium):
         """
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
             raise BadRequest(
-                f"A picture of {width} x {height} pixels cannot be shown to a model.",
-                hint=f"Scale it down to {MAX_PIXELS // 1_000_000} megapixels, {MAX_SIDE} a side, or less.",
+                f"A picture of {width} x {height} pixels cannot be used.",
+                hint=f"Scale it down to at most {MAX_PIXELS // 1_000_000} megapixels and {MAX_SIDE} pixels "
+                "per side.",
             )
         if rgb is not None and len(rgb) != width * height * 3:
             raise ValueError(f"{len(rgb)} bytes are not {width} x {height} pixels of RGB")
@@ -264,9 +265,9 @@ class Projector:
         caller must close the chunks. Raises BadRequest for media that the model cannot handle.
         """
         if not (self.sees if isinstance(medium, Bitmap) else self.hears):
-            sense = "sees" if isinstance(medium, Bitmap) else "hears"
             raise BadRequest(
-                f"{self.name} does not accept {medium.what}s.", hint=f"Use a model that {sense}."
+                f"{self.name} does not accept {medium.what}s.",
+                hint=f"Use a model that accepts {medium.what}s.",
             )
         part = ctypes.pointer(lib.mtmd_input_part(bitmap=medium.pointer))
         logs.last_errors.clear()
@@ -367,7 +368,7 @@ def _untakable(name: str, medium: Medium) -> BadRequest:
     if isinstance(medium, Bitmap):
         return BadRequest(
             f"{name} cannot process this picture: {logs.cause()}",
-            hint="Crop it: a picture much longer than wide has nothing left when it is scaled down.",
+            hint="Crop it: a very long, narrow picture almost vanishes when scaled down.",
         )
     return BadRequest(f"{name} cannot process this sound: {logs.cause()}", hint="Send another part of it.")
 
@@ -387,6 +388,6 @@ def _check_memory(path: Path, device: str) -> None:
     size = path.stat().st_size
     if size > free:
         raise OutOfMemory(
-            f"The projector {path.name} takes {size >> 20} MiB, and {where} has {free >> 20} MiB left.",
+            f"The projector {path.name} takes {size >> 20} MiB, but {where} has only {free >> 20} MiB left.",
             hint="Close other programs, or load the model without it: --no-vision.",
         )

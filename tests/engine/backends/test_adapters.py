@@ -30,7 +30,7 @@ def logits(backend, *adapters):
 def test_scales_of_one_adapter_add_up_to_a_valid_one():
     half, most = (ActiveAdapter("a", scale, "a.gguf", ()) for scale in (50.0, 100.0))
     assert adapter_set([half, half]) == (most,)
-    with pytest.raises(NotAnAdapter, match="150 is not valid"):
+    with pytest.raises(NotAnAdapter, match="150 is not a valid scale"):
         adapter_set([half, most])
 
 

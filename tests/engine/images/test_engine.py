@@ -268,16 +268,16 @@ def test_an_image_that_cannot_be_encoded_fails_its_request_alone(make, shown, mo
 @pytest.mark.parametrize(
     ("changes", "hears", "what"),
     [
-        ({"projector": None}, False, "see images"),
-        ({}, True, "hear sounds"),
-        ({"hears": True, "sees": False}, False, "see images"),
+        ({"projector": None}, False, "images"),
+        ({}, True, "audio"),
+        ({"hears": True, "sees": False}, False, "images"),
     ],
 )
 def test_a_model_refuses_what_it_does_not_take(changes, hears, what, make, shown):
     engine = make("dense", **changes)
     engine.begin(ChatRequest(id="a", messages=(asking(shown("red", hears=hears)),)))
     (failed,) = until_idle(engine)
-    assert failed.error.message == f"This model cannot {what}."
+    assert failed.error.message == f"This model does not support {what}."
 
 
 @media([kind for kind in MANY if kind != "mlx-hybrid"], ["dense"], soak=True)

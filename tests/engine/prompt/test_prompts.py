@@ -272,7 +272,7 @@ def test_the_boundary_where_another_text_merges_with_the_last():
 @pytest.mark.parametrize("overflow", ["window", "error"])
 def test_a_question_that_is_too_long_names_both_numbers(overflow):
     n_tokens = len(prompts("words").of(asking(user("a" * 100)), PLENTY).tokens)
-    with pytest.raises(PromptTooLong, match=f"has {n_tokens} tokens, and the context is 100") as raised:
+    with pytest.raises(PromptTooLong, match=f"has {n_tokens} tokens, but the context is 100") as raised:
         prompts("words").of(asking(user("a" * 100), overflow=overflow), 100)
     assert "--ctx" in str(raised.value.hint)
     fitting = prompts("words").of(asking(user("a" * 100), overflow=overflow), n_tokens + 1)

@@ -138,7 +138,7 @@ def test_whole_keeps_all():
     ("size", "cells", "fixed"), [(-1, 10, 0), (MOST_TOKENS + 1, 10, 0), (1, 0, 0), (1, -5, 0), (1, 10, -1)]
 )
 def test_sizes_that_make_no_sense(size, cells, fixed):
-    with pytest.raises(ValueError, match=r"^the cells .* sizes are numbers of tokens$"):
+    with pytest.raises(ValueError, match=r"^a context must have .* sizes must be valid token counts$"):
         window_of([("user", size)], cells, fixed=fixed)
 
 

@@ -333,7 +333,7 @@ async def test_what_it_cannot_do_it_says(raw, engine):
         with pytest.raises(BadRequest):
             await events_of(engine, **fields)
     as_kind(raw, "ollama")
-    with pytest.raises(BadRequest, match="does not report its tokens"):
+    with pytest.raises(BadRequest, match="does not offer tokenization"):
         await raw.engine().translate("t", "Hello")
     assert await engine.inspect() is None  # it has no metrics
 

@@ -69,7 +69,7 @@ async def test_a_server_with_such_an_owner_needs_no_readiness(router):
         (said(b"", 503, Retry_After="30"), QueueFull, "too busy", "Ask again in 30 seconds."),
         (NO_WORKERS, RemoteUnreachable, "cannot answer now: No available workers", "edgechat remote test"),
         (said(b"<html>Bad Gateway", 502), RemoteUnreachable, "cannot answer now: status 502.", "remote test"),
-        (said(b"", 401), RemoteDenied, "refuses the key", "key_env"),
+        (said(b"", 401), RemoteDenied, "rejected the key", "key_env"),
     ],
 )
 async def test_what_it_answers_where_no_engine_does(router, running, answer, kind, told, next_step):

@@ -120,7 +120,7 @@ async def test_one_that_cannot_be_started_says_why():
 
 async def test_one_that_is_never_ready_is_given_up_and_ended(running):
     one = running(engine("silent", silent=0.5))
-    with pytest.raises(LoadFailed, match="vLLM is not ready, and has written nothing for"):
+    with pytest.raises(LoadFailed, match="vLLM is not ready and has logged nothing for"):
         await one.start()
     assert not processes()
 

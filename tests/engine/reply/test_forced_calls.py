@@ -178,9 +178,7 @@ def test_a_schema_that_cannot_be_followed_names_its_tool(name):
         "odd_one", "", '{"type": "object", "properties": {"a": {"type": "integer", "minimum": "x"}}}'
     )
     made = Family(name, ())
-    with pytest.raises(
-        SchemaError, match="The calls of the tool odd_one cannot be made to follow its schema"
-    ):
+    with pytest.raises(SchemaError, match="Calls to the tool odd_one cannot be made to follow its schema"):
         made.follows("", tools=(WEATHER, wrong, NOW))
     made.all.close()
 

@@ -164,7 +164,7 @@ async def test_the_wrong_kind_is_refused_without_a_load(plan, scripted):
         async for _ in engine.stream(ChatRequest(id="r", messages=(Message("user", "hi"),))):
             pass
     chat = EngineSupervisor(scripted())
-    with pytest.raises(WrongKind, match="no embeddings"):
+    with pytest.raises(WrongKind, match="cannot produce embeddings"):
         await chat.embed("r", ("hi",))
     assert workers() == []
 

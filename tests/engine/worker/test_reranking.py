@@ -84,7 +84,7 @@ async def test_the_order_is_the_models(running):
 async def test_a_document_that_is_too_long_is_refused_or_cut(engine):
     longest = engine.plan.context
     for text in ("y" * longest, "words " * 500_000):
-        with pytest.raises(PromptTooLong, match=rf"with the query.* {longest}\."):
+        with pytest.raises(PromptTooLong, match=rf"A document and its query.* {longest}\."):
             await engine.embed("r", ("fine", text), query=QUERY)
     nothing = await engine.embed("r", ("",), query="")
     room = longest - len(QUERY) - nothing.tokens
@@ -108,12 +108,12 @@ async def test_a_document_forges_no_control_tokens(engine):
 
 async def test_the_wrong_kind_is_refused_without_a_load(path):
     engine = engine_of(path)
-    with pytest.raises(WrongKind, match="no embeddings"):
+    with pytest.raises(WrongKind, match="cannot produce embeddings"):
         await engine.embed("r", ("hi",))
     with pytest.raises(WrongKind, match="cannot chat"):
         async for _ in engine.stream(ChatRequest(id="r", messages=(Message("user", "hi"),))):
             pass
-    with pytest.raises(WrongKind, match="scores no texts"):
+    with pytest.raises(WrongKind, match="cannot score texts"):
         await engine_of(tiny("bert")).embed("r", ("hi",), query=QUERY)
     assert workers() == []
 
@@ -139,9 +139,9 @@ def test_a_classifier_is_refused():
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        (None, "neither a template for reranking nor a token"),
-        ("Is it so? {query}", "no place for {query} or for {document}"),
-        ("Is it so? {document}", "no place for {query} or for {document}"),
+        (None, "neither a reranking template nor a separator token"),
+        ("Is it so? {query}", "lacks the placeholder {query} or {document}"),
+        ("Is it so? {document}", "lacks the placeholder {query} or {document}"),
     ],
 )
 async def test_a_file_that_does_not_tell_query_from_document_is_refused(template, said, running):

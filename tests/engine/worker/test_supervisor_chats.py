@@ -73,7 +73,7 @@ async def test_what_makes_no_sense_ends_only_its_request(plan, running):
         with pytest.raises(EngineError, match="is not valid"):
             async for _ in engine.stream(ChatRequest(id="x", messages=(QUESTION,), **wrong)):
                 pass
-    with pytest.raises(ValueError, match="not the id of a chat"):
+    with pytest.raises(ValueError, match="not a chat id"):
         engine.forget("../chat")
     assert (await ask(engine, QUESTION))[0] == "A reply."
     assert workers() == before

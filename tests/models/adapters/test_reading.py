@@ -144,7 +144,7 @@ def test_impossible_scales(text):
 
 def test_models_that_take_none(tmp_path):
     path = adapter(tmp_path, SPEC)
-    with pytest.raises(NotAnAdapter, match="makes embeddings"):
+    with pytest.raises(NotAnAdapter, match="embedding or reranking model"):
         open_adapter(path, read_model(tiny("qwen3-embedding")))
     other = replace(read_model(build(SPEC)), format="mlx")
     with pytest.raises(NotAnAdapter, match="MLX"):

@@ -92,7 +92,7 @@ def test_a_cut_file_says_how_much_is_missing(tmp_path):
         with pytest.raises(ModelFileError, match=r"truncated: at least \d+ bytes"):
             read_header(corrupt.truncated(path, out, keep=keep))
     for missing in (1, 32, 1000):
-        with pytest.raises(ModelFileError, match=f"of its {size} bytes, {missing} are missing"):
+        with pytest.raises(ModelFileError, match=f"{missing} of its {size} bytes are missing"):
             read_header(corrupt.truncated(path, out, keep=-missing))
 
 
@@ -153,7 +153,10 @@ BAD_HEADERS = {
         gguf(tensors=[tensor("a", (2**61,)), tensor("b", (2**61,), offset=2**63)], data=64),
         "impossibly large",
     ),
-    "tensor beyond the file": (gguf(tensors=[tensor("a", (100,))], data=399), "1 are missing"),
+    "tensor beyond the file": (
+        gguf(tensors=[tensor("a", (100,))], data=399),
+        "1 of its 528 bytes are missing",
+    ),
     "tensor of an unknown type": (gguf(tensors=[tensor("a", kind=99)], data=128), "type (99)"),
 }
 

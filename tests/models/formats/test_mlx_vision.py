@@ -93,7 +93,9 @@ def test_a_model_whose_tower_was_left_out_only_reads(tmp_path):
 def test_a_tower_of_another_kind_is_named(tmp_path):
     tower, problem = tower_of(read(tmp_path, files_of("hypervision\x1b[31m", SIGLIP)))
     assert tower is None
-    assert problem.startswith("edgechat cannot show images to models of this kind with MLX: 'hypervision")
+    assert problem.startswith(
+        "edgechat's MLX backend does not support images for this kind of model: 'hypervision"
+    )
     assert problem.isprintable()
 
 

@@ -74,7 +74,7 @@ def test_a_model_has_more_than_such_layers(n):
 def test_a_file_of_such_layers_alone_is_no_model():
     for drafter in (split_head("qwen35").drafter, gemma4_pair().drafter):
         assert is_head_alone(read_header(drafter))
-        with pytest.raises(ModelFileError, match="contains layers that draft for a model"):
+        with pytest.raises(ModelFileError, match="contains only drafting layers, not a model"):
             read_model(drafter)
     for model in (with_head("qwen35"), split_head("qwen35").target, gemma4_pair().target):
         assert not is_head_alone(read_model(model))

@@ -39,7 +39,7 @@ def test_one_that_sees_and_hears_and_one_that_only_hears():
 def test_it_fits_models_with_embeddings_of_its_width():
     model = read_model(tiny("dense"))
     assert read_projector(projector(width=64)).misfit(model) == ""
-    assert "128 channels, and the model has 64" in read_projector(projector(width=128)).misfit(model)
+    assert "128 channels, but the model's have 64" in read_projector(projector(width=128)).misfit(model)
     # Files from before 2025 state the width of CLIP's own projection.
     old = {"clip.vision.projection_dim": 768}
     assert read_projector(projector("mlp", overrides=old)).misfit(model) == ""
@@ -55,7 +55,7 @@ def test_a_model_is_no_projector_and_the_reverse():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"clip.has_vision_encoder": None}, "neither pictures nor sound"),
+        ({"clip.has_vision_encoder": None}, "neither images nor audio"),
         ({"clip.has_vision_encoder": 1}, "'uint32', not bool"),
         ({"clip.vision.patch_size": -16}, "'int32', not uint32"),
         ({"clip.vision.num_mel_bins": 80.0}, "'float32', not uint32"),

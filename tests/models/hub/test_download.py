@@ -296,7 +296,7 @@ def test_a_partial_of_a_file_that_was_replaced_is_removed_with_the_next(hub):
     assert complete(new, DATA[::-1])
     assert not old.partial(file).exists()
     assert seen.said == [
-        "Removed 2 MiB of an earlier partial download, because the file has been replaced on the hub."
+        "Removed an earlier partial download (2 MiB), because the file has been replaced on the hub."
     ]
 
 

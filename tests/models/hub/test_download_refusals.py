@@ -41,7 +41,7 @@ def test_wrong_bytes_are_thrown_away(hub):
     )
     assert (
         error.hint
-        == "Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT changes the data."
+        == "Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT is changing the data."
     )
     at, file = store(listing)
     assert not at.partial(file).exists()

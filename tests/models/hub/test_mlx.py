@@ -288,7 +288,7 @@ def test_a_model_of_the_catalogue_for_mlx():
     assert (
         parse_request("gpt-oss-20b", "mxfp4", format="mlx").hub.repo == "mlx-community/gpt-oss-20b-MXFP4-Q8"
     )
-    with pytest.raises(ModelNotFound, match="has no 8bit of qwen3-8b") as caught:
+    with pytest.raises(ModelNotFound, match="has no 8bit MLX repository for qwen3-8b") as caught:
         parse_request("qwen3-8b", "8bit")
     assert caught.value.hint == "It has: 4bit."
     with pytest.raises(ModelNotFound, match="no MLX repository for smollm2-360m"):

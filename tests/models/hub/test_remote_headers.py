@@ -208,7 +208,7 @@ def test_a_file_that_changed(hub, place, fault):
 def test_a_file_that_went(hub):
     found = model(hub)
     hub.repos[REPO].files.clear()
-    assert "does not have this file" in refused(RepoNotFound, found).message
+    assert "does not contain this file" in refused(RepoNotFound, found).message
 
 
 def test_a_gated_model(hub, monkeypatch):

@@ -238,7 +238,7 @@ def test_importing(user):
     assert set(os.listdir(ours)) == set(mlx_files(n_files=2))
     assert read_model(ours).tensors == read_model(source).tensors
     assert imported(source, name="other").name == "other"
-    with pytest.raises(NotImported, match="A model of that name already"):
+    with pytest.raises(NotImported, match="A model with that name already"):
         imported(source)
     with pytest.raises(NotImported, match="is not a valid name for a model"):
         imported(source, name="../up")

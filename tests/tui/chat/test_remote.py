@@ -132,7 +132,7 @@ async def test_a_server_that_is_gone(raw, tmp_path):
 async def test_a_server_that_is_off_at_the_start(tmp_path):
     settings.change(("remotes", "desk"), RemoteServer(url="http://127.0.0.1:1"))
     async with driven(app_on(tmp_path / "chats.db"), size=(110, 40)) as pilot:
-        await pilot.see("desk cannot be reached: there is no connection.")
+        await pilot.see("desk cannot be reached: the connection failed.")
         await pilot.see(OFFER)
         draw(pilot, "off")
         await pilot.press("f8")

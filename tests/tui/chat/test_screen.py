@@ -137,7 +137,7 @@ async def test_a_store_that_cannot_be_read_keeps_the_question_in_the_box(scene, 
 
 async def test_a_question_that_is_too_long_comes_back_to_be_shortened(scene):
     too_long = PromptTooLong(
-        "The conversation has 9000 tokens, and the context is 4096 tokens long.", hint="Shorten."
+        "The conversation has 9000 tokens, but the context is 4096 tokens long.", hint="Shorten."
     )
     async with scene(["One."], [too_long], ["Two."], say="First?") as pilot:
         await pilot.say("Long?", shown="9000 tokens", hidden="▌ Long?")

@@ -179,7 +179,7 @@ async def test_escape_gives_up_and_going_on_saves():
 async def test_a_model_that_is_nowhere_is_not_written(name):
     async with opened(name) as (pilot, one):
         await pilot.press("enter", *"guied", "enter")
-        await pilot.until(lambda: "no model of that name" in fault(one))
+        await pilot.until(lambda: "no model with that name" in fault(one))
         assert written() is None
 
 

@@ -328,7 +328,7 @@ class MlxVision:
         pixels = contents
         if max(pixels.width, pixels.height) > _LONGEST * min(pixels.width, pixels.height):
             size = f"{pixels.width}x{pixels.height}"
-            raise BadRequest(f"The image is too long for its width: {size}.", hint="Send part of it.")
+            raise BadRequest(f"The image is too elongated: {size}.", hint="Send part of it.")
         image = Image.frombytes("RGB", (pixels.width, pixels.height), pixels.rgb)
         try:
             with self._cutting:  # the tokenizer is not thread-safe

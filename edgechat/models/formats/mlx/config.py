@@ -25,7 +25,7 @@ _UNSUPPORTED_CACHES = {
     "minimax_m3",
 }
 """Models for which mlx-lm uses composite or chunked caches."""
-_USE_MLX_COPY = "Use an MLX copy of this model; their names end in -4bit or -8bit."
+_USE_MLX_COPY = "Use an MLX copy of this model; the names of such copies end in -4bit or -8bit."
 
 
 @dataclass(frozen=True, slots=True)

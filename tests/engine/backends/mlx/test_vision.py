@@ -205,7 +205,7 @@ def test_an_encoding_that_nobody_wants_ends(backend):
 def test_an_image_that_cannot_be_cut_is_refused(monkeypatch, opened):
     backend = opened(seer(mlx_family("qwen3_vl")))
     assert backend.media_encoder is not None
-    with pytest.raises(BadRequest, match="too long for its width: 1000x4"):
+    with pytest.raises(BadRequest, match="too elongated: 1000x4"):
         backend.media_encoder.cut(pixels_of(noisy("red", 1000, 4)), "red")
     monkeypatch.setattr("edgechat.engine.backends.mlx.vision._LONGEST", 1000)
     with pytest.raises(BadRequest, match="aspect ratio"):  # of its processor's own
