@@ -118,7 +118,7 @@ class ResponseNotFound(StoreError):
     """No stored response, or item in one, has this `id`."""
 
     def __init__(self, id: str) -> None:
-        super().__init__(f"{id} is not stored, or no longer.")
+        super().__init__(f"{id} is not stored, or is no longer stored.")
         self.id = id
 
 

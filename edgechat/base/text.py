@@ -112,8 +112,8 @@ def rough_seconds(n: float) -> str:
 
 
 def by_drafts(speedup: float, digits: int) -> str:
-    """Return the speedup from drafting as text ('1.38x by drafts'), or '' if it is barely noticeable."""
-    return f"{speedup:.{digits}f}x by drafts" if speedup >= _NOTABLE_SPEEDUP else ""
+    """Return the speedup from drafting as text ('1.38x from drafting'), or '' if it is barely noticeable."""
+    return f"{speedup:.{digits}f}x from drafting" if speedup >= _NOTABLE_SPEEDUP else ""
 
 
 def seconds(n: float) -> str:

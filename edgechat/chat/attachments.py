@@ -50,7 +50,7 @@ def read(path: str) -> Attachment:
     if len(data) > MOST_BYTES:
         limit = f"{MOST_BYTES // 2**20} MiB"
         raise AttachmentError(
-            f"{shown} has more than {limit}, the limit.", hint="Send only the relevant part."
+            f"{shown} is larger than {limit}, the limit.", hint="Send only the relevant part."
         )
     if is_binary(data):
         raise AttachmentError(f"{shown} is not a text file.", hint="Only text files can be attached.")

@@ -104,7 +104,7 @@ async def _choose_tools(session: ChatSession, conversation: Adjustable, argument
         f"{one.name}:{ARGUMENTS[one.name]}" if one.name in ARGUMENTS else one_line(one.name, 40)
         for one in known
     )
-    return f"{now} There are: {names}; off chooses none."
+    return f"{now} Available: {names}. Use off for none."
 
 
 async def set_documents(session: ChatSession, conversation: Adjustable, names: tuple[str, ...]) -> None:
@@ -127,15 +127,15 @@ async def _switch_documents(session: ChatSession, conversation: Adjustable, argu
         chosen = (*chosen, argument)
     elif argument:
         raise DocumentError(
-            f"There are no documents {one_line(argument, 80)!r}, and no such folder.",
-            hint=f"There are: {', '.join(known)}." if known else "To add some: /docs FOLDER",
+            f"There is no document collection named {one_line(argument, 80)!r}, and no such folder.",
+            hint=f"Available: {', '.join(known)}." if known else "To add some: /docs FOLDER",
         )
     if argument:
         await set_documents(session, conversation, chosen)
     now = f"Documents in this conversation: {', '.join(map(one_line, chosen)) or 'none'}."
     if argument:
         return now
-    there = f"There are: {', '.join(known)}; off chooses none. " if known else ""
+    there = f"Available: {', '.join(known)}. Use off for none. " if known else ""
     return f"{now} {there}/docs FOLDER adds a folder."
 
 
@@ -173,7 +173,7 @@ async def add_documents(
     )
     left_out = f", {len(update.left_out):,} left out or incomplete" if update.left_out else ""
     left_out += f"; {update.others.about}" if update.others else ""
-    more = "" if update.is_complete else " There are more files than edgechat looks at."
+    more = "" if update.is_complete else " There are too many files; some were not checked."
     return f"{name} is switched on in this conversation: {counts}{left_out}.{more}"
 
 
@@ -193,7 +193,7 @@ async def _choose_adapters(session: ChatSession, conversation: Adjustable, argum
     if argument:
         return now
     known = [one_line(one.name, 60) for one in await asyncio.to_thread(local_adapters)]
-    there = f" There are: {', '.join(known)}." if known else ""
+    there = f" Available: {', '.join(known)}." if known else ""
     return f"{now}{there} /lora off applies none, /lora auto the ones in the settings."
 
 

@@ -121,9 +121,9 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     def away(self) -> str:
         """The message shown while it is unavailable."""
         if not self.files:
-            return f"{flat(self.path)} is not available now."
+            return f"{flat(self.path)} is currently unavailable."
         files = f"{self.files:,} files are" if self.files > 1 else "1 file is"
-        return f"{flat(self.path)} is not available now; its {files} searched as last indexed."
+        return f"{flat(self.path)} is currently unavailable; its {files} searched as last indexed."
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,7 +250,7 @@ class Collection:
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
         elif version > _VERSION:
             raise DocumentError(
-                f"The documents {self.name} were indexed by a newer edgechat.", hint="Update edgechat."
+                f"The collection {self.name} was indexed by a newer edgechat.", hint="Update edgechat."
             )
 
     @property
@@ -287,12 +287,12 @@ class Collection:
             why = self._unwritable or why_unwritable(self.path, error)
             if why is not None:
                 raise DocumentsUnwritable(
-                    f"The documents {self.name} cannot be written: {why}.",
+                    f"The collection {self.name} cannot be written: {why}.",
                     hint=remedy(why),
                 ) from error
             what = one_line(str(error), 120)
             raise DocumentError(
-                f"The documents {self.name} cannot be read: {what}.",
+                f"The collection {self.name} cannot be read: {what}.",
                 hint=f"To index them again: edgechat docs rm {self.name}, then edgechat docs add …",
             ) from error
 

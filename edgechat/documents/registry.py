@@ -54,7 +54,7 @@ def create(name: str) -> Collection:
     """Open a collection, creating it if there is none with this name. Raises DocumentError."""
     if not _NAME.fullmatch(name) or name in _WORDS:
         raise DocumentError(
-            f"{one_line(name, 80)!r} is not a valid name for documents.",
+            f"{one_line(name, 80)!r} is not a valid name for a document collection.",
             hint="Use letters, digits, '.', '_' and '-', but not all or off: "
             "edgechat docs add --name notes FOLDER",
         )
@@ -65,8 +65,8 @@ def open_collection(name: str) -> Collection:
     """Open a collection. Raises DocumentError, including if there is none with this name."""
     known = names()
     if name not in known:
-        listed = "There are: " + ", ".join(known) if known else "To add some: edgechat docs add FOLDER"
-        raise DocumentError(f"There are no documents {one_line(name, 80)!r}.", hint=listed)
+        listed = "Available: " + ", ".join(known) if known else "To add some: edgechat docs add FOLDER"
+        raise DocumentError(f"There is no document collection named {one_line(name, 80)!r}.", hint=listed)
     return create(name)
 
 
@@ -78,7 +78,7 @@ def remove(name: str) -> None:
         try:
             (folder() / f"{name}{_ENDING}{ending}").unlink(missing_ok=True)
         except OSError as error:
-            raise DocumentError(f"The documents {name} cannot be removed: {error.strerror}.") from error
+            raise DocumentError(f"The collection {name} cannot be removed: {error.strerror}.") from error
 
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
@@ -108,7 +108,7 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
         """Its size, or why it cannot be used."""
         if self.counts is None:
             return self.problem
-        away = f" · {'some ' * (len(self.away) < len(self.roots))}not available now" if self.away else ""
+        away = f" · {'some ' * (len(self.away) < len(self.roots))}currently unavailable" if self.away else ""
         return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}{away}"
 
 
@@ -166,7 +166,7 @@ def _unread(roots: Sequence[Root], left_out: Sequence[File]) -> Iterator[str]:
     if left_out:
         names = [f"{file.name} ({file.note})" for file in left_out[:MOST_NAMES]]
         which = f"{len(left_out):,} documents are" if len(left_out) > 1 else "1 document is"
-        yield f"{which} not read, or not whole: {listed(names, len(left_out))}"
+        yield f"{which} not read, or only in part: {listed(names, len(left_out))}"
 
 
 def root_of(path: str) -> Path:

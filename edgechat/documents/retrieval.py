@@ -166,7 +166,7 @@ class Reranker(SearchModel):
         if len(scores) < min(_FEWEST, len(texts)):
             raise EngineError(
                 f"It is too slow here: {len(scores)} of {len(texts)} passages scored in {seconds:.0f} s.",
-                hint="Name a smaller one as reranking_model in settings.toml, or none.",
+                hint="Choose a smaller one as reranking_model in settings.toml, or remove the setting.",
             )
         return scores
 

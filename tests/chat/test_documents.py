@@ -124,7 +124,7 @@ async def test_a_question_of_which_nothing_is_found_is_told(session, town):
 
 async def test_what_cannot_be_found_is_an_error(session):
     conversation = await session.begin()
-    with pytest.raises(DocumentError, match="There are no documents 'town'"):
+    with pytest.raises(DocumentError, match="There is no document collection named 'town'"):
         await session.passages(conversation, "Which lamp?")
 
 

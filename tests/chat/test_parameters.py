@@ -90,7 +90,7 @@ async def test_documents_are_added_and_switched_on_and_off(session, conversation
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "one.md").write_text("# One\n\nText.\n")
-    assert "There are" not in await adjust(session, conversation, "docs", "")
+    assert "Available" not in await adjust(session, conversation, "docs", "")
     assert is_folder_of_documents(str(folder))
     seen = []
     told = await add_documents(session, conversation, str(folder), lambda one: seen.append(one.name))
@@ -100,8 +100,8 @@ async def test_documents_are_added_and_switched_on_and_off(session, conversation
     assert (await adjust(session, conversation, "docs", "notes")).endswith("conversation: none.")
     assert (await adjust(session, conversation, "docs", "notes")).endswith("conversation: notes.")
     assert not is_folder_of_documents("notes")
-    assert "There are: notes; off chooses none." in await adjust(session, conversation, "docs", "")
+    assert "Available: notes. Use off for none." in await adjust(session, conversation, "docs", "")
     await adjust(session, conversation, "docs", "off")
     assert conversation.settings.documents == ()
-    with pytest.raises(DocumentError, match="no documents 'other'"):
+    with pytest.raises(DocumentError, match="no document collection named 'other'"):
         await adjust(session, conversation, "docs", "other")

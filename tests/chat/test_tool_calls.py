@@ -225,7 +225,7 @@ async def test_a_reply_that_calls_for_ever_ends_and_can_be_continued(store):
     assert conversation.can_continue
     await drain(conversation.answer(engine, access=shelf.access(rounds=1)))
     assert len(shelf.calls) == 3
-    assert "as often as" in engine.requests[3].messages[-1].content
+    assert "limit on tool calls" in engine.requests[3].messages[-1].content
 
 
 # Stopping and interruptions: nothing is lost.
@@ -429,6 +429,6 @@ async def test_a_file_has_the_calls_and_turns_no_tools_on(store):
     tampered["chat"]["settings"] = {"tools": ["shelf"], "think": True}
     assert parse_chat(json.dumps(tampered)).chat.settings == ChatSettings(think=True)
     markdown = to_markdown(conversation)
-    assert "Look.\n\nCall of shelf: read, answered\n\nArguments\n````\n" in markdown
-    assert markdown.index("Call of shelf") < markdown.index("Yes.")
+    assert "Look.\n\nCall to shelf: read, answered\n\nArguments\n````\n" in markdown
+    assert markdown.index("Call to shelf") < markdown.index("Yes.")
     assert (await store.load(conversation.chat.id))[0].settings.tools == ("shelf", "files:/home/me")

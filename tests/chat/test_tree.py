@@ -309,7 +309,7 @@ async def test_the_window_of_a_conversation(store):
 async def test_a_chat_in_the_trash_cannot_be_written_in(store):
     conversation = await talk(store, "1?", "One.")
     await store.trash(conversation.chat.id)
-    with pytest.raises(StoreError, match="deleted meanwhile"):
+    with pytest.raises(StoreError, match="deleted in the meantime"):
         await conversation.ask("2?")
     await store.restore(conversation.chat.id)
     await conversation.ask("2?")

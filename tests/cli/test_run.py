@@ -545,8 +545,8 @@ def test_what_a_draft_made_is_told(tmp_path):
 def test_what_is_said_again_is_drafted(script):
     path = script(reply="one two three four five six seven eight nine ten. " * 8, token_ms=12)
     run = edgechat("run", path, "hi")
-    assert (run.returncode, "x by drafts" in run.stderr) == (0, True), run.stderr
-    assert "by drafts" not in edgechat("run", path, "hi", "--draft", "none").stderr
+    assert (run.returncode, "x from drafting" in run.stderr) == (0, True), run.stderr
+    assert "from drafting" not in edgechat("run", path, "hi", "--draft", "none").stderr
 
 
 def test_a_draft_that_is_not_used_is_told_of(tmp_path):

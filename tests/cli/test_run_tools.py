@@ -87,7 +87,7 @@ def test_documents_are_searched_by_name(script, notes):
     assert "[1]" not in call["result"]  # which is a passage that is attached to a question
     assert str(notes.parent) not in call["result"]
     assert "needs the name" in edgechat("run", path, "What?", "--tools", "documents").stderr
-    assert "There are: animals" in edgechat("run", path, "What?", "--tools", "documents:animal").stderr
+    assert "Available: animals" in edgechat("run", path, "What?", "--tools", "documents:animal").stderr
 
 
 def test_what_harms_nobody_needs_no_consent(script):
@@ -106,7 +106,7 @@ def test_without_tools_there_are_no_calls(reader):
 def test_a_name_that_is_none_is_told_at_once(reader):
     run = edgechat("run", reader, "What is it?", "--tools", "nothing")
     assert run.returncode == 1
-    assert "There are no tools 'nothing'." in run.stderr
+    assert "There are no tools named 'nothing'." in run.stderr
     assert "calculator" in run.stderr
     assert "need a folder" in edgechat("run", reader, "What is it?", "--tools", "files").stderr
 
@@ -114,8 +114,8 @@ def test_a_name_that_is_none_is_told_at_once(reader):
 def test_a_template_without_tools_is_told_before_the_answer(script):
     path = script(reply="No.")
     run = edgechat("run", path, "How much?", "--tools", "calculator")
-    assert "has no tools" in run.stderr
-    assert run.stderr.index("has no tools") < run.stderr.index("first token")
+    assert "does not support tools" in run.stderr
+    assert run.stderr.index("does not support tools") < run.stderr.index("first token")
 
 
 def test_a_folder_that_is_missing_is_told_and_the_model_answers(script, tmp_path):
@@ -129,9 +129,9 @@ def test_a_folder_that_is_missing_is_told_and_the_model_answers(script, tmp_path
 def test_tools_are_chosen_in_a_conversation(reader, notes):
     run = held(reader, "/tools", f"/tools files:{notes}", "What is it?", "/tools lamps", "/tools off")
     told = sentences(run)
-    assert any(line.startswith("Tools in this conversation: none. There are: calculator,") for line in told)
+    assert any(line.startswith("Tools in this conversation: none. Available: calculator,") for line in told)
     assert f"Tools in this conversation: files:{notes}." in told
-    assert "error: There are no tools 'lamps'." in told
+    assert "error: There are no tools named 'lamps'." in told
     assert told[-1] == "Tools in this conversation: none."
     assert run.stdout == "Let me look.\nI may not look.\n"  # there is no terminal to ask in
     chats = open_store(lambda store: store.chats())

@@ -209,7 +209,7 @@ def test_damaged_files_say_what_to_do(tmp_path, damage):
         data = bytearray(path.read_bytes())
         data[4096:-4096] = os.urandom(len(data) - 8192)
         path.write_bytes(data)
-    with pytest.raises(DocumentError, match="The documents c cannot be read") as failed:
+    with pytest.raises(DocumentError, match="The collection c cannot be read") as failed:
         Collection(path, "c").by_words('"words"', 8)
     assert failed.value.hint is not None
     assert "edgechat docs rm c" in failed.value.hint

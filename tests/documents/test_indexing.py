@@ -111,7 +111,7 @@ def test_a_folder_that_is_not_there_keeps_its_files(collection, folder):
     told = update(collection)
     assert (told.read, told.removed, told.is_complete) == (1, 0, True)
     (root,) = told.away
-    assert root.away == f"{folder} is not available now; its 2 files are searched as last indexed."
+    assert root.away == f"{folder} is currently unavailable; its 2 files are searched as last indexed."
     assert contents(collection) == {
         "": "changed words",
         "a.md": "# Title\nalpha words",

@@ -106,7 +106,7 @@ async def test_what_is_away_is_told_once(library, folder):
         await library.refresh(["handbook"], fresh_seconds=0)
         folder.with_name("unplugged").rename(folder)
         await library.refresh(["handbook"], fresh_seconds=0)
-    assert notes == [f"{folder} is not available now; its 2 files are searched as last indexed."] * 2
+    assert notes == [f"{folder} is currently unavailable; its 2 files are searched as last indexed."] * 2
     assert await library.find(["handbook"], "zebra", PASSAGES)
 
 
@@ -124,7 +124,7 @@ async def test_what_was_read_last_is_searched_on_a_read_only_disk(folder, home):
         with pytest.raises(DocumentsUnwritable):
             await library.refresh(["handbook"], fresh_seconds=0, must_write=True)
         await library.close()
-    told = "The documents handbook cannot be written: the disk is read-only. The last version is searched."
+    told = "The collection handbook cannot be written: the disk is read-only. The last version is searched."
     assert notes == [told]
 
 
@@ -148,11 +148,11 @@ async def test_cancelling_a_refresh_stops_it(folder):
 
 
 async def test_collections_that_are_not_there(library):
-    with pytest.raises(DocumentError, match="There are no documents 'handbok'") as failed:
+    with pytest.raises(DocumentError, match="There is no document collection named 'handbok'") as failed:
         await library.find(["handbok"], "zebra", PASSAGES)
-    assert failed.value.hint == "There are: handbook"
+    assert failed.value.hint == "Available: handbook"
     registry.remove("handbook")
-    with pytest.raises(DocumentError, match="There are no documents 'handbook'"):
+    with pytest.raises(DocumentError, match="There is no document collection named 'handbook'"):
         await library.find(["handbook"], "zebra", PASSAGES)
 
 

@@ -96,7 +96,7 @@ async def test_a_damaged_collection_costs_itself_alone():
     assert after == "private"
     with pytest.raises(Refusal, match="cannot be read at the moment"):
         await offered.search(SearchArguments("lamp", "a"))
-    with pytest.raises(DocumentError, match="The documents a cannot be read"):
+    with pytest.raises(DocumentError, match="The collection a cannot be read"):
         await offered.page("a")
     for name in ("handbook", "private"):
         registry.remove(name)
@@ -195,8 +195,8 @@ async def test_files_of_one_name_are_read_together(tmp_path):
 def test_names_that_are_wrong_are_told_before_it_speaks():
     failed = edgechat("docs", "serve", "handbok")
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert "There are no documents 'handbok'." in failed.stderr
-    assert "There are: handbook, private" in failed.stderr
+    assert "There is no document collection named 'handbok'." in failed.stderr
+    assert "Available: handbook, private" in failed.stderr
 
 
 def test_without_the_sdk_it_says_how_to_install_it():

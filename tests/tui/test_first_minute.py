@@ -24,20 +24,20 @@ async def test_two_keys_beside_the_question(hub, home, scene, width):
     on_the_hub(hub, home, "mid-8b")
     async with first_start(scene, ["Scattering."], width=width) as pilot:
         await pilot.press("enter", until=lambda: pilot.in_chat)
-        await pilot.ask("Why is the sky blue?", see="is answered as soon as")
+        await pilot.ask("Why is the sky blue?", see="Your question will be answered once")
         assert "takes it back" in " ".join(pilot.text.split())
         assert "Take back" in pilot.text.splitlines()[-1]
         hub.mend()
         await pilot.see("Scattering.", seconds=40)
         assert pilot.chat.session.model == "mid-8b"
-        pilot.shows(hidden="answered as soon")
+        pilot.shows(hidden="will be answered")
 
 
 async def test_the_question_is_taken_back_with_escape(hub, home, scene):
     on_the_hub(hub, home, "mid-8b")
     async with first_start(scene, ["F1."]) as pilot:
         await pilot.press("enter", until=lambda: pilot.in_chat)
-        await pilot.ask("Why?", see="waits: Why?")
+        await pilot.ask("Why?", see="waiting: Why?")
         await pilot.press("escape", until=lambda: pilot.prompt.text == "Why?")
         await pilot.press("ctrl+u")
         await pilot.ask("/guide Which key is help?", see="F1.")
@@ -70,7 +70,7 @@ async def test_a_better_model_is_offered_and_chosen(hub, home, scene):
         await pilot.until(lambda: pilot.chat.session.model == "tiny-1b", seconds=40)
         await pilot.see("A better model is ready: mid-8b. F5", seconds=40)
         assert pilot.chat.session.model == "tiny-1b"
-        await pilot.press("f5", see="tiny-1b answers now")
+        await pilot.press("f5", see="Current model: tiny-1b")
         await pilot.press("enter", until=lambda: pilot.chat.session.model == "mid-8b")
         await pilot.gone("A better model")
 

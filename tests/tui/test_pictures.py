@@ -258,16 +258,16 @@ async def waiting(pilot):
     """A question waits for a model that is being downloaded; nothing is, in fact."""
     await first_run(pilot)
     pilot.controller.models.pulls._start_next = lambda: None
-    await pilot.press("enter", see="is on its way")
+    await pilot.press("enter", see="is downloading")
     (pull,) = pilot.controller.models.pulls.all
     pull.state = PullState.DOWNLOADING
     pull.progress = ProgressSample(here=GIB, total=3 * GIB, rate=12.5e6)
-    await pilot.say("Why is the sky blue?", see="is answered as soon as")
+    await pilot.say("Why is the sky blue?", see="Your question will be answered once")
 
 
 async def switcher(pilot):
     await first_run(pilot)
-    await pilot.press("g", "f5", see="answers now")
+    await pilot.press("g", "f5", see="Current model: ")
     pilot.app.screen.query_one(Input).cursor_blink = False
 
 
@@ -338,7 +338,7 @@ async def cited(pilot):
 
 async def passages(pilot):
     await cited(pilot)
-    await pilot.press("p", "right", see="not in the documents any more")
+    await pilot.press("p", "right", see="no longer in the documents")
 
 
 async def documents(pilot):
@@ -346,7 +346,7 @@ async def documents(pilot):
     counts = Counts(files=214, passages=3901, n_bytes=2_400_000, embedded=0)
     known = [
         KnownCollection(name="handbook", roots=("/home/ada/handbook",), counts=counts),
-        KnownCollection(name="notes", problem="The documents notes were indexed by a newer edgechat."),
+        KnownCollection(name="notes", problem="The collection notes was indexed by a newer edgechat."),
     ]
 
     async def save(_):

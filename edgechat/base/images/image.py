@@ -99,8 +99,8 @@ class Decoder(FileDecoder):
 
     role = what = "image"
     error = unready = lost = ImageError
-    smaller = "Save it as JPEG, or smaller."
-    otherwise = "Open it in an image viewer, and save it from there as PNG, or smaller."
+    smaller = "Save it as JPEG, or at a smaller size."
+    otherwise = "Open it in an image viewer, and save it from there as PNG, or at a smaller size."
 
     def __init__(self) -> None:
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)

@@ -84,7 +84,7 @@ def ssh_host(address: str) -> SshHost | None:
 
 def ssh_refusal(address: str) -> str:
     """Return the error message for an address that is not accepted."""
-    return f"{address[:80]!r} is not the address of a worker: edgechat reaches other machines only by ssh."
+    return f"{address[:80]!r} is not the address of a worker: edgechat reaches other machines only over ssh."
 
 
 RPC_HINT = "To use a server on another machine, forward its port: ssh -L 50052:127.0.0.1:50052 HOST"

@@ -67,7 +67,7 @@ def unusable_proxy() -> tuple[str, str] | None:
             why = f"{name} begins with socks://, which does not say what kind of proxy it is"
             hint = f"Name its HTTP port, as in http://127.0.0.1:8080, or set it to socks5://{_address(rest)}"
         else:
-            why = f"{name} begins with {one_line(kind, 20)}://, and proxies are http, https or socks5"
+            why = f"{name} begins with {one_line(kind, 20)}://, but a proxy must be http, https or socks5"
             hint = f"Correct it, or unset {name}."
         if scheme == "all" and proxies.get("https"):
             hint = "HTTPS_PROXY is enough: unset ALL_PROXY and all_proxy."

@@ -154,7 +154,7 @@ class PublicWeb:
         try:
             found = self._resolve(target.raw_host.decode("ascii"), target.port or 443)
         except (OSError, UnicodeError) as error:
-            raise NotFetched("its host is not known") from error
+            raise NotFetched("its host is unknown") from error
         if not found or not all(map(is_public, found)):
             raise NotFetched("its host is not on the public internet")
         return list(found)[:_MOST_ADDRESSES]
@@ -168,7 +168,7 @@ def _read(
     if response.status_code in (301, 302, 303, 307, 308) and location:
         return str(location)
     if response.status_code != 200:
-        raise NotFetched(f"its server answers with status {response.status_code}")
+        raise NotFetched(f"its server answered with status {response.status_code}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         raise NotFetched("it is compressed, which was not requested")
     body, kind = bytearray(), str(response.headers.get("content-type", ""))

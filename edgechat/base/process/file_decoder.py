@@ -57,7 +57,7 @@ def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
     if isinstance(error, MemoryError):
         return NotDecodable("takes too much memory to decode", smaller)
     reason = one_line(str(error), 120) or type(error).__name__
-    return NotDecodable(f"is damaged, or not complete ({reason})", again)
+    return NotDecodable(f"is damaged or incomplete ({reason})", again)
 
 
 class FileDecoder:

@@ -97,8 +97,8 @@ def _format_of(data: bytes) -> SoundFormat:
     if not data:
         raise NotDecodable("is empty", "Record or download it again.")
     raise NotDecodable(
-        "is not a sound, or is damaged",
-        "Only WAV, MP3 and FLAC sounds can be used: convert it to one of them.",
+        "is not an audio file, or is damaged",
+        "Only WAV, MP3 and FLAC audio can be used: convert it to one of them.",
     )
 
 

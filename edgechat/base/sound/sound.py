@@ -103,7 +103,7 @@ class SoundDecoder(FileDecoder):
     role = what = "sound"
     error = unready = lost = SoundError
     smaller = "Save it as MP3, or cut it into parts."
-    otherwise = "Open it in an audio editor, and save it from there as WAV, or shorter."
+    otherwise = "Open it in an audio editor, and save it from there as WAV, or shorten it."
 
     def __init__(self) -> None:
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)

@@ -123,7 +123,7 @@ def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterato
 
 
 def _call(use: ToolUse) -> str:
-    what = f"Call of {name_of(use)}, {OUTCOMES[use.outcome]}"
+    what = f"Call to {name_of(use)}, {OUTCOMES[use.outcome]}"
     return "\n\n".join([what, *map(fenced, _texts(use))])
 
 

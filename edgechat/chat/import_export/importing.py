@@ -192,7 +192,7 @@ def parse_chat(text: str | bytes) -> ImportedChat:
     """Parse the conversation in a file. Raises NotAChat, which explains what is wrong."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(raw) > MOST_BYTES:
-        _refuse(f"it has {len(raw) // 2**20} MiB, and the limit is {MOST_BYTES // 2**20}")
+        _refuse(f"it is {len(raw) // 2**20} MiB long, but the limit is {MOST_BYTES // 2**20}")
     try:
         content = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -257,7 +257,7 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
     if not turns:
         _refuse("it contains no turns")
     if len(turns) > MOST_TURNS:
-        _refuse(f"it has {len(turns)} turns, and the limit is {MOST_TURNS}")
+        _refuse(f"it has {len(turns)} turns, but the limit is {MOST_TURNS}")
     known: set[str] = set()
     for number, turn in enumerate(turns, 1):
         if turn.id in known:
@@ -307,7 +307,7 @@ def _image(image: ExportedImage) -> AttachedImage:
 
 def _from_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
     if len(messages) > MOST_TURNS:
-        _refuse(f"it has {len(messages)} messages, and the limit is {MOST_TURNS}")
+        _refuse(f"it has {len(messages)} messages, but the limit is {MOST_TURNS}")
     turns: list[ExportedTurn] = []
     system: list[str] = []
     for are_results, group in groupby(enumerate(messages, 1), lambda numbered: _is_result(numbered[1])):

@@ -201,13 +201,16 @@ def tool_name(tool: ToolSpec) -> str:
 def told_in_words(model: str) -> str:
     """Return the note for a model that is given tools although its chat template does not support them."""
     name = one_line(model, _LONGEST_NAME)
-    return f"The chat template of {name} has no tools: it is told about them in words, and may ignore them."
+    return (
+        f"{name}'s chat template does not support tools: they are described in plain text, and the model may "
+        "ignore them."
+    )
 
 
 def hints(tool: ToolSpec) -> str:
     """Return a sentence about a tool's effects, as claimed by its server."""
     if tool.built_in:
-        return "A tool of edgechat that changes nothing." if tool.read_only else "A tool of edgechat."
+        return "A built-in tool that changes nothing." if tool.read_only else "A built-in tool."
     server = one_line(tool.server, _LONGEST_NAME)
     if tool.destructive:
         return f"According to {server}, it may delete or overwrite something."

@@ -90,7 +90,7 @@ class ChatTools:
         await library.refresh(names)
         found = await library.find(names, query, Room(passages=_PASSAGES_LETTERS, whole=0))
         if not found:
-            return "Nothing in these documents has a word of this."
+            return "These documents contain none of these words."
         # Omit the numbers: only passages attached to a question can be cited as [1] and opened.
         return quoted([Attachment(one.name, one.text) for one in found])
 
@@ -111,7 +111,7 @@ def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
         group, _, argument = name.partition(":")
         if name not in offered and (group not in ARGUMENTS or group not in offered):
             raise ToolError(
-                f"There are no tools {one_line(name, 60)!r}.",
+                f"There are no tools named {one_line(name, 60)!r}.",
                 hint=f"Tools: {', '.join(map(one_line, offered))}. To add some: edgechat mcp add",
             )
         if group == "files" and not argument.strip():
@@ -119,7 +119,7 @@ def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
         if group == "documents":
             if not argument:
                 hint = "To list them: edgechat docs list. To name several: documents:NAME+NAME"
-                raise ToolError("The documents tool needs the name of documents.", hint=hint)
+                raise ToolError("The documents tool needs the name of a document collection.", hint=hint)
             for one in argument.split(BETWEEN_NAMES):
                 documents.open_collection(one).close()
     return tuple(dict.fromkeys(map(_with_whole_path, names)))

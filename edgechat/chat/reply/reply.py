@@ -35,7 +35,7 @@ from edgechat.engine.types import (
 
 ReplyEvent = RequestEvent | UseChanged
 _CUT = "Not called: the reply ended before this call was complete."
-_TOO_MANY = "Not called: this reply has called tools as often as one may."
+_TOO_MANY = "Not called: this reply has reached the limit on tool calls."
 _MOST_CALLS = 32
 """Maximum number of calls in one request."""
 _LETTERS = 3

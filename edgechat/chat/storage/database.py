@@ -75,4 +75,4 @@ def method(
 
 def closed() -> StoreError:
     """Return the error for using a closed database."""
-    return StoreError("The database of conversations is closed.")
+    return StoreError("The conversation database is closed.")

@@ -84,7 +84,7 @@ def _set_up(db: sqlite3.Connection) -> None:
 def damaged(path: Path, flaw: str) -> StoreError:
     """Return the error for a damaged file."""
     return StoreError(
-        f"The database of conversations is damaged: {path} ({flaw}).",
+        f"The conversation database is damaged: {path} ({flaw}).",
         hint=f"edgechat does not change it. To start with a new one, rename it: mv '{path}' '{path}.damaged'",
     )
 
@@ -126,7 +126,7 @@ def _use_wal(db: sqlite3.Connection, busy_ms: int) -> None:
 
 def deleted_meanwhile() -> StoreError:
     """Return the error for writing to a chat that was deleted."""
-    return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")
+    return StoreError("This conversation has been deleted in the meantime.", hint="Start a new one.")
 
 
 def truncate_wal(db: sqlite3.Connection) -> None:

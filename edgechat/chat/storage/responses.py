@@ -146,7 +146,7 @@ def too_long() -> PromptTooLong:
     return PromptTooLong(
         f"The stored conversation has more than {MOST_RESPONSES:,} responses, {CHAIN_ITEMS:,} items or "
         f"{CHAIN_BYTES // 2**20} MiB.",
-        hint="Begin a new one: send the parts that are still needed as input.",
+        hint="Start a new one: send the parts that are still needed as input.",
     )
 
 

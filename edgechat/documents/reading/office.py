@@ -66,7 +66,7 @@ def read_epub(data: bytes) -> Iterator[str]:
                 yield piece
             yield "\n\n"
         if problem and not has_text:
-            raise NotDecodable(f"is damaged, or not complete ({problem})", AGAIN)
+            raise NotDecodable(f"is damaged or incomplete ({problem})", AGAIN)
 
 
 def _spine(book: zipfile.ZipFile) -> list[str]:

@@ -38,7 +38,7 @@ def read_pdf(data: bytes) -> Iterator[str]:
         text = _LEADERS.sub(" ... ", _HYPHEN.sub("", text))
         yield PAGE + _marked(text, headings.get(number, {})) + "\n"
     if not has_text and problem:
-        raise NotDecodable(f"is damaged, or not complete ({problem})", AGAIN)
+        raise NotDecodable(f"is damaged or incomplete ({problem})", AGAIN)
     if not has_text:
         raise NotDecodable(
             "has no text: its pages are images, as in a scan",

@@ -259,7 +259,7 @@ def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
     charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), "")
     head = data[:_HEAD]
     if not charset and (b"\0" in head or _share(head, _CONTROLS) > _MOST_CONTROLS):
-        raise NotDecodable("is not text, but binary", "Leave it out, or save its contents as text or PDF.")
+        raise NotDecodable("is binary, not text", "Leave it out, or save its contents as text or PDF.")
     is_cut = len(data) > most
     data = data[:most]
     if charset:

@@ -114,6 +114,8 @@ class FolderReader:
             return
         self._view.refresh_chat()
         if reading.cancelled():
-            self._view.show_message("Stopped. What has been read is kept; the same command goes on.")
+            self._view.show_message(
+                "Stopped. The documents read so far are kept; run the same command to continue."
+            )
         else:
             reading.result()

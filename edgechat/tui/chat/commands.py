@@ -157,7 +157,7 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
         case "docs":
             return [*((one, "documents") for one in document_names()), ("off", "none")]
         case "lora":
-            return [("off", "none"), ("auto", "those of the settings")]
+            return [("off", "none"), ("auto", "those in the settings")]
         case "preset":
             presets = controller.session.settings.presets
             return [
@@ -279,7 +279,7 @@ def _show_passages(controller: ChatController, turn: Turn) -> None:
     is_reply = turn.role == "assistant"
     passages = _cited(controller, turn) if is_reply else list(passages_in([turn]).values())
     if not passages:
-        raise ChatNotFound("There is no passage of a document in this turn.")
+        raise ChatNotFound("This turn contains no document passages.")
     controller.view.show_passages(passages)
 
 

@@ -204,7 +204,7 @@ class ChatController:
         chat = await store.latest("app") if last else None
         opened = await self._load(chat.id) if chat is not None else None
         if last and opened is None:
-            self.view.show_message("There is no earlier conversation of the app. This is a new one.")
+            self.view.show_message("The app has no earlier conversations, so this is a new one.")
         if opened is None or self.shown.is_stored or self.shown.is_answering:
             if self.shown.is_stored or self.shown.is_answering:
                 self._new_unsent = new
@@ -228,7 +228,7 @@ class ChatController:
         if last and model is not None and lasting_name(last) != lasting_name(model):
             was, now = (one_line(Path(name).name, 60) for name in (last, model))
             self.view.show_message(
-                f"The last answer was by {was}; {now} answers now. To change it: /model", seconds=6
+                f"The last answer came from {was}; the current model is {now}. To switch: /model", seconds=6
             )
 
     def show_new(self) -> None:
@@ -411,7 +411,7 @@ class ChatController:
             self.retry(turn_id)
         if previous is not None and model != previous:
             back = f"To go back: /model {one_line(previous, 200)}"
-            self.view.show_message(f"{one_line(model, 60)} answers from now on. {back}", seconds=8)
+            self.view.show_message(f"The current model is now {one_line(model, 60)}. {back}", seconds=8)
 
     def check_can_retry(self) -> None:
         """Raise EdgechatError if no reply on screen can be regenerated now."""
@@ -533,7 +533,9 @@ class ChatController:
         """Ask the guide while waiting for another model. Raises EdgechatError."""
         if self.session.model not in (None, DEFAULT_MODEL):
             name = one_line(self.models.current or "", 60)
-            raise CommandError(f"{name} answers now.", hint="To switch to the guide: /model guide")
+            raise CommandError(
+                f"The current model is {name}, not the guide.", hint="To switch to the guide: /model guide"
+            )
         self.shown.check_not_answering()
         self._answer(self.shown, self.shown.ask(UnsentPrompt(question)))
 

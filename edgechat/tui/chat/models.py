@@ -247,8 +247,8 @@ class ChatModels:
             time = f", {rough_seconds(left)} left" if left else ""
             guide = "/guide QUESTION asks the guide now."
             if self._has_waiting():
-                return f"Your question is answered as soon as {name} is here{time}. {guide}"
-            return f"{name} is on its way{time}: what you ask is answered once it is here. {guide}"
+                return f"Your question will be answered once {name} is ready{time}. {guide}"
+            return f"{name} is downloading{time}: your questions will be answered once it is ready. {guide}"
         if self.stand_in is not None:
             how = "switches to" if self.stand_in.is_here else "downloads"
             return f"{self.stand_in.sentence} F8 {how} it."

@@ -275,7 +275,9 @@ class OpenConversation(ReplyStatus):
                 found = await asyncio.to_thread(survey, root)
                 if found.is_large:
                     name = one_line(path, 60)
-                    self._view.warn(f"{name} is large: only its list is sent. To search it: /docs {name}")
+                    self._view.warn(
+                        f"{name} is large: only a list of its files is sent. To search it: /docs {name}"
+                    )
                 if found.is_large or not found.files:
                     continue
             name = await asyncio.to_thread(collection_of, root)

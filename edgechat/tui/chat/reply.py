@@ -145,7 +145,7 @@ class ReplyEvents:
                 self._reply.take(event)
                 opened.show_activity("Thinking" if thinking else "Writing")
             case ToolCallBegun(_, call):
-                opened.show_activity(f"Writing a call of {one_line(call.name, 60)}")
+                opened.show_activity(f"Writing a call to {one_line(call.name, 60)}")
             case UseChanged(_, use, running, error):
                 self._reply.take_use(event)
                 self._show_calls(use, running=running)

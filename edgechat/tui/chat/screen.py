@@ -288,7 +288,7 @@ class ChatScreen(ChatLayout):
 
     @on(PromptBox.Unfilled)
     def _show_unfilled(self, event: PromptBox.Unfilled) -> None:
-        self.show_message(f"{event.variable} is not filled in. Enter sends it as it is.", seconds=6)
+        self.show_message(f"{event.variable} is not filled in. Enter sends it anyway.", seconds=6)
 
     @on(PromptPane.Changed)
     def _prompt_changed(self) -> None:
@@ -306,7 +306,7 @@ class ChatScreen(ChatLayout):
         """Return a note about a question of n tokens: its reading time, or a feature that the model lacks."""
         model = self.session.loaded.model if self.session.loaded is not None else None
         if self.controller.shown.tools and model is not None and not model.has_tools:
-            return f"the template of {one_line(model.name, 30)} has no tools"
+            return f"{one_line(model.name, 30)}'s template does not support tools"
         if has_images and self.session.sees is False and self._plan is not None:
             return f"{one_line(self._plan.model_name, 40)} cannot see images"
         from edgechat.tui.chat.prompt.reading_time import notice

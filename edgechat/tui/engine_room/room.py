@@ -39,7 +39,7 @@ class LogSection(Section):
     """The last lines of the worker's log."""
 
     TITLE: ClassVar[str] = "Log"
-    MEANING: ClassVar[str] = "What the worker process wrote last, newest at the bottom."
+    MEANING: ClassVar[str] = "The worker's latest log output, newest at the bottom."
 
     def __init__(self) -> None:
         super().__init__()

@@ -49,8 +49,8 @@ class MemorySection(Section):
 
     TITLE: ClassVar[str] = "Memory"
     MEANING: ClassVar[str] = (
-        "Planned: before the load. Real: what llama.cpp allocated. Worker: what the process takes, with the "
-        "parts of the file that are in memory."
+        "Planned: before loading. Real: memory that llama.cpp allocated. Worker: memory used by the process, "
+        "including the parts of the file that are in memory."
     )
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ class DraftsSection(Section):
 
     TITLE: ClassVar[str] = "Drafts"
     MEANING: ClassVar[str] = (
-        "Guesses at the next tokens, which the model checks in one step: the text stays the same, and comes "
+        "Guesses at the next tokens, which the model checks in one step: the text is the same, but appears "
         "faster. Drafts are paused when they have cost more time than the allowance."
     )
 
@@ -417,7 +417,7 @@ class ServerSection(Section):
 
     TITLE: ClassVar[str] = "Server"
     MEANING: ClassVar[str] = (
-        "The model runs on this server, whose cache cannot be seen. Its requests are from all its users."
+        "The model runs on this server, whose cache is not visible. The request counts cover all its users."
     )
 
     def __init__(self) -> None:

@@ -90,7 +90,7 @@ def _facts(item: ModelItem) -> Iterator[str]:
         yield item.senses
     if item.row is not None:
         if item.row.glance.mtp:
-            yield "has layers to draft with (MTP)"
+            yield "has built-in drafting layers (MTP)"
         yield item.row.model.where
         if item.row.glance.n_params:
             n = item.row.glance.n_params
@@ -114,7 +114,7 @@ def _state(item: ModelItem, offline: str) -> Iterator[Content]:
     elif item.row is not None and item.row.glance.no_vision:
         yield Content.styled(printable(item.row.glance.no_vision), "$warning")
     elif item.missing_senses and item.entry is not None:
-        how = f"With its projector, which is not here, it {item.missing_senses}"
+        how = f"With its projector (not downloaded), it {item.missing_senses}"
         yield Content.styled(f"{how}: edgechat pull {item.entry.name}", "dim")
     if offline and item.group in (ModelGroup.REMOTE, ModelGroup.HUB):
         yield Content.styled(f"It cannot be downloaded now: {offline} keeps edgechat offline.", "$warning")
@@ -131,7 +131,9 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
     quality = quality_class(plan.quant)
     if quality is not None:
         loss = plan.kl_divergence
-        lost = f", loses {figure(loss.value, 2)} nats, measured" if loss is not None and loss.measured else ""
+        lost = (
+            f", loses {figure(loss.value, 2)} nats (measured)" if loss is not None and loss.measured else ""
+        )
         yield _fact("Quality", quality.label + lost)
     if plan.head is not None:
         yield _fact("Draft", f"{OWN_LAYERS}, {mebibytes(plan.head.total_bytes)}")
@@ -151,14 +153,14 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
 def _hosted_facts(row: RemoteRow) -> Iterator[Content]:
     model, speed = row.model, row.speed
     yield _fact("Server", f"{KINDS[model.kind]} at {one_line(model.url, 80)}")
-    yield _fact("Context", f"{model.context:,} tokens" if model.context else "the server does not tell")
+    yield _fact("Context", f"{model.context:,} tokens" if model.context else "not reported by the server")
     if speed is not None:
         first = seconds(speed.ttft_ms / 1000)
         yield _fact("Speed", f"{figure(speed.decode_tps)} tokens/s measured, the first after {first}")
     else:
         yield _fact("Speed", "not measured yet")
     if not is_loopback(model.url):
-        yield Content.styled("What you write to it leaves this machine.", "$warning")
+        yield Content.styled("What you send to it leaves this machine.", "$warning")
 
 
 def _fact(label: str, text: str) -> Content:
@@ -202,7 +204,7 @@ def explain(item: ModelItem) -> Content:
     plan = item.plan
     if plan is None:
         text = item.damage or (item.option.why_not if item.option is not None else "")
-        return Content(printable(text) or "It has not been compared with this machine yet.")
+        return Content(printable(text) or "It has not been rated for this machine yet.")
     parts = [Content.styled("Why", "bold")]
     parts += [Content(f"• {printable(note)}") for note in (*plan.notes, *plan.reasons)]
     if plan.no_draft and not any(plan.no_draft in reason for reason in plan.reasons):
@@ -243,7 +245,9 @@ def card(shown: FirstModel, rate: float | None, *, is_wide: bool) -> Content:
     """
     file, predicted = shown.file, shown.file.predicted
     name, quant = one_line(file.variant.model, 30), file.quant or ""
-    arrival = f" in {rough_seconds(shown.download / (rate or ASSUMED_RATE))}" if shown.download else ", here"
+    arrival = (
+        f" in {rough_seconds(shown.download / (rate or ASSUMED_RATE))}" if shown.download else ", on disk"
+    )
     size = mebibytes(shown.download or file.variant.size) + arrival
     tps, first = f"{speed(predicted.decode_tps)} tokens/s", rough_seconds(predicted.ttft_ms / 1000)
     if is_wide:
@@ -261,7 +265,7 @@ def caption(first: Sequence[FirstModel], rate: float | None) -> str:
     if not first:
         return ""
     text = "First token: for a prompt of 1,000 tokens."
-    known = f"{_bits(rate)}, as measured" if rate is not None else f"{_bits(ASSUMED_RATE)}, which is assumed"
+    known = f"{_bits(rate)} (measured)" if rate is not None else f"{_bits(ASSUMED_RATE)} (assumed)"
     if any(shown.download for shown in first):
         text += f" Downloads: at {known}."
     if not any(shown.is_recommended for shown in first):

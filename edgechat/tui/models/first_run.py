@@ -235,9 +235,9 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             note = describe_local(item) if item is not None else ""
             self._show_line(f"local-{number}", str(number), item.name if item is not None else "", note)
         better = self._better
-        both = f"{self._cards[0].roles[0].value} now, {better.file.variant.model} after it" if better else ""
-        self._show_line("both", "b", both, "offered once it is here")
-        self._show_line("guide", "g", "Ask the guide", "a tiny model about edgechat")
+        both = f"{self._cards[0].roles[0].value} now, then {better.file.variant.model}" if better else ""
+        self._show_line("both", "b", both, "offered once downloaded")
+        self._show_line("guide", "g", "Ask the guide", "a tiny model that knows edgechat")
         self._show_line("models", "m", "See all models", "which fit, and how fast")
         self._place_cursor(at_cursor)
         self.refresh_bindings()

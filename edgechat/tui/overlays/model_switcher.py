@@ -66,7 +66,9 @@ class ModelSwitcher(AppDialog[ModelName | None]):
             yield LineField(placeholder="a model's name, or a part of it")
             yield KeyedList(id="models")
             yield Static("No model matches. Ctrl+O lists all, and finds others on the hub.", id="none")
-        current = f"{one_line(self._current, 50)} answers now" if self._current else "No model is loaded yet"
+        current = (
+            f"Current model: {one_line(self._current, 50)}" if self._current else "No model is loaded yet"
+        )
         box.border_title = Content(self._title or current)
         box.border_subtitle = "Enter chooses · Esc closes"
 

@@ -117,8 +117,8 @@ class ParametersScreen(AppDialog[None]):
                     yield Label(name.replace("_", " "))
                     yield LineField(_text(values.get(name)), id=name)
                     is_known = self._known is None or name in self._known
-                    default = _text(defaults[name]) if is_known else "of the server"
-                    yield Static(f"default {default}")
+                    default = f"default {_text(defaults[name])}" if is_known else "server's default"
+                    yield Static(default)
             with Horizontal(classes="row", id="save"):
                 yield Label("Save as preset")
                 yield LineField(placeholder="a name (optional)", id="save-as", max_length=40)
@@ -187,7 +187,7 @@ class ParametersScreen(AppDialog[None]):
             checked({name: number(text)}, SamplingDefaults, "Parameters")
         except SettingsError:
             types = {field.name: field.type for field in msgspec.structs.fields(SamplingDefaults)}
-            return f"{name.replace('_', ' ')} has to be {describe_type(types[name])}."
+            return f"{name.replace('_', ' ')} must be {describe_type(types[name])}."
         return None
 
 

@@ -24,10 +24,10 @@ from edgechat.tui.widgets.dialogs import AppDialog, error_text
 
 _MOST_SHOWN = 50_000
 """Maximum number of characters shown of a passage, which may be a whole document."""
-_GONE = "The file is not in the documents any more."
-_AWAY = "The file is not there now."
+_GONE = "The file is no longer in the documents."
+_AWAY = "The file is missing."
 _CHANGED = "The file has changed since."
-_SAME = "The file is as it was then."
+_SAME = "The file has not changed since."
 
 
 class PassageScreen(AppDialog[None]):
@@ -76,7 +76,7 @@ class PassageScreen(AppDialog[None]):
         text = printable(passage.text)
         shown = Content(text[:_MOST_SHOWN])
         if len(text) > _MOST_SHOWN:
-            rest = f"\n… and {len(text) - _MOST_SHOWN:,} more letters"
+            rest = f"\n… and {len(text) - _MOST_SHOWN:,} more characters"
             shown += Content(rest).stylize("dim")
         self.query_one("#text", Static).update(shown)
         box.scroll_home(animate=False)

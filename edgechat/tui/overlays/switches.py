@@ -241,7 +241,7 @@ class ToolsScreen(SwitchDialog):
 
     def _tool_line(self, name: str) -> Content:
         chosen = self._chosen_as(name)
-        about = next((server.about for server in self._known if server.name == name), "is not there any more")
+        about = next((server.about for server in self._known if server.name == name), "no longer exists")
         if name in _FIELDS and chosen:
             about = chosen.removeprefix(f"{name}:")
         return self._line(one_line(name, 24).ljust(14), about, is_on=bool(chosen))

@@ -38,8 +38,8 @@ _PRESET_DEFAULT = "the chat's own"
 _APPLIES = {
     "now": "",
     "new chat": "Applies to new chats.",
-    "load": "Applies when a model is loaded next.",
-    "start": "Applies when edgechat is started next.",
+    "load": "Applies the next time a model is loaded.",
+    "start": "Applies the next time edgechat is started.",
 }
 
 

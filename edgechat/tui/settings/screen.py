@@ -54,7 +54,7 @@ class GroupHeading(Static):
         if self._asked and self.preset is not None:
             self.post_message(SettingsScreen.PresetRemoved(self.preset))
         self._asked = True
-        self.update(Content(f"{self._title} — press Delete again to delete it"))
+        self.update(Content(f"{self._title} — press Delete again to confirm"))
 
 
 class NewPreset(LineField):
@@ -190,7 +190,7 @@ class SettingsScreen(AppScreen[None]):
     def _new_preset(self, event: LineField.Submitted) -> None:
         name = event.value.strip()
         fault = name_fault(name) or (
-            "A preset of that name exists." if name in self._settings.presets else None
+            "A preset with that name already exists." if name in self._settings.presets else None
         )
         if fault:
             event.input.border_subtitle = fault

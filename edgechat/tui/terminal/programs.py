@@ -26,7 +26,7 @@ from edgechat.base.text import one_line, printable
 from edgechat.documents.reading.reader import kind_of
 
 _MOST_BYTES = 4 * 2**20
-_KEPT = "The prompt is as it was."
+_KEPT = "The prompt is unchanged."
 
 
 async def edit(app: App[None], text: str) -> str:
@@ -62,7 +62,7 @@ def _command() -> list[str]:
     try:
         command = shlex.split(value)
     except ValueError as error:
-        raise EditorError(f"The name of the editor cannot be read: {one_line(value, 80)!r}.") from error
+        raise EditorError(f"The editor command cannot be parsed: {one_line(value, 80)!r}.") from error
     if not command:
         raise EditorError(
             "No editor is set.", hint="Set the variable EDITOR before starting edgechat: export EDITOR=nano"
@@ -89,7 +89,7 @@ async def _run(app: App[None], command: list[str]) -> None:
     if failure is not None:
         why = getattr(failure, "strerror", None) or failure
         raise EditorError(
-            f"The editor {name} cannot be started: {why}.", hint="It is named by VISUAL or EDITOR."
+            f"The editor {name} cannot be started: {why}.", hint="It is set by VISUAL or EDITOR."
         ) from failure
     if code:
         raise EditorError(f"The editor {name} has ended with an error ({code}).", hint=_KEPT)
@@ -124,7 +124,7 @@ def _read(file: Path) -> str:
         ) from error
     if len(data) > _MOST_BYTES:
         limit = f"{_MOST_BYTES // 2**20} MiB"
-        raise EditorError(f"The edited text has more than {limit}, the limit.", hint=_KEPT)
+        raise EditorError(f"The edited text is larger than {limit}, the limit.", hint=_KEPT)
     return printable(data.decode("utf-8", "replace").replace("\r\n", "\n"))
 
 

@@ -102,7 +102,7 @@ class Thumbnails:
         except ImageError:
             return Thumbnail(problem="cannot be decoded")
         if pixels is None:
-            return Thumbnail(problem="is not on this machine any more")
+            return Thumbnail(problem="is no longer on this machine")
         return Thumbnail(await asyncio.to_thread(lines_of, pixels, size))
 
     async def close(self) -> None:

@@ -309,7 +309,7 @@ def _ending_of(turn: Turn) -> list[Piece]:
     if turn.state in _ENDINGS and (turn.error is None or turn.state != "failed"):
         pieces.append(NotePiece(_ENDINGS[turn.state], "warning", links))
     elif turn.state == "complete" and turn.rounds and not turn.content and not turn.is_cut:
-        pieces.append(NotePiece("■ The model said nothing after its calls."))
+        pieces.append(NotePiece("■ The model wrote nothing after its tool calls."))
     elif turn.figures is not None and turn.figures.reason in _LIMITS:
         pieces.append(NotePiece(_LIMITS[turn.figures.reason], "warning", links))
     return pieces

@@ -126,7 +126,7 @@ class WelcomePiece(Piece):
 
     def _lay_out_questions(self, width: int, at: int) -> Iterator[RenderedLine]:
         """Yield the questions' lines, starting at line `at`, and record which question each line shows."""
-        yield RenderedLine(Content("To begin with").stylize(".heading"))
+        yield RenderedLine(Content("To get started").stylize(".heading"))
         self.question_lines = {}
         for number, question in enumerate(self.questions, 1):
             for line in Content(question).wrap(max(1, width - 3)):

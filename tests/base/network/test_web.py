@@ -128,7 +128,7 @@ def test_what_is_on_the_internet(address):
 )
 def test_addresses_in_disguise(host, monkeypatch):
     monkeypatch.delenv("EDGECHAT_OFFLINE", raising=False)
-    with pytest.raises(NotFetched, match=r"is not on the public internet|host is not known|Invalid IPv4"):
+    with pytest.raises(NotFetched, match=r"is not on the public internet|host is unknown|Invalid IPv4"):
         PublicWeb("*/*").fetch(f"http://{host}/a", most_bytes=9, seconds=5.0)
 
 
@@ -145,8 +145,8 @@ def test_names_of_this_machine():
         ("ftp://example.org/a.png", "only http and https"),
         ("file:///etc/passwd", "only http and https"),
         ("http://user:secret@example.org/a.png", "password"),
-        ("http://nowhere.example/a.png", "host is not known"),
-        ("http://", "host is not known"),
+        ("http://nowhere.example/a.png", "host is unknown"),
+        ("http://", "host is unknown"),
         ("http://[::1", "Invalid"),
     ],
 )
@@ -224,7 +224,7 @@ def test_time_is_bounded(web):
 
 def test_errors_of_the_other_server(web):
     web.answer = lambda handler: send(handler, b"", 404)
-    assert "answers with status 404" in web.refused()
+    assert "answered with status 404" in web.refused()
     web.answer = lambda handler: send(handler, PAGE, Content_Encoding="gzip")
     assert "compressed" in web.refused()
     web.answer = lambda handler: handler.connection.close()

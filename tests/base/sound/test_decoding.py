@@ -115,8 +115,8 @@ def test_compressed_sounds(decoder, data, kind, seconds, loud):
 
 BROKEN = [
     (b"", "is empty"),
-    (b"OggS" + bytes(100), "is not a sound"),
-    (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not a sound"),
+    (b"OggS" + bytes(100), "is not an audio file"),
+    (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not an audio file"),
     (wav_of((b"data", bytes(100))), "is damaged"),
     (wav_of((b"fmt ", form())), "is damaged"),
     (wav_of((b"fmt ", form()), (b"data", b"")), "is empty"),
@@ -159,7 +159,7 @@ def test_files_have_names(decoder, tmp_path):
     with pytest.raises(SoundError, match=r"^a\.wav cannot be read: No such file"):
         decoder.inspect(path)
     path.write_bytes(b"x")
-    with pytest.raises(SoundError, match=r"^a\.wav is not a sound"):
+    with pytest.raises(SoundError, match=r"^a\.wav is not an audio file"):
         decoder.inspect(path)
 
 

@@ -270,7 +270,7 @@ def test_a_file_of_a_newer_program_is_told():
 def test_files_are_bounded(monkeypatch):
     monkeypatch.setattr(importing, "MOST_BYTES", 2**20)
     monkeypatch.setattr(importing, "MOST_TURNS", 3)
-    with pytest.raises(NotAChat, match="1 MiB, and the limit is 1"):
+    with pytest.raises(NotAChat, match="1 MiB long, but the limit is 1"):
         parse_chat(" " * (2**20 + 1))
     with pytest.raises(NotAChat, match="4 messages"):
         parse_chat(json.dumps([{"role": "user", "content": "x"}] * 4))

@@ -105,7 +105,7 @@ async def test_a_turn_in_a_chat_that_was_deleted_meanwhile_is_told(path):
     store, other = await Store.open(path), await Store.open(path)
     await store.add_turn(turn("q"), chat=chat())
     await other.delete("c1c1c1c1")
-    with pytest.raises(StoreError, match="deleted meanwhile"):
+    with pytest.raises(StoreError, match="deleted in the meantime"):
         await store.add_turn(turn("r", parent_id="q"))
     await asyncio.gather(store.close(), other.close())
 

@@ -69,7 +69,7 @@ async def test_it_stays_in_the_trash_and_goes_with_its_chat(store, path):
     await store.delete(three)
     assert [await store.unsent(name) for name in (two, three)] == ["", ""]
     for name in ("nosuch", three):
-        with pytest.raises(StoreError, match="deleted meanwhile"):
+        with pytest.raises(StoreError, match="deleted in the meantime"):
             await store.keep_unsent(name, "late")
     await store.close()
     raw = b"".join(file.read_bytes() for file in path.parent.glob("chats.db*"))

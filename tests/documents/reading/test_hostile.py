@@ -31,7 +31,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a0 "aaaaaaaaaa">{}]>'.format(
     "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
 )
 RUN = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>"
-DAMAGED = "is damaged, or not complete"
+DAMAGED = "is damaged or incomplete"
 NO_EPUB, NO_WORD = "is not an EPUB, or is damaged", "is not a Word document (.docx)"
 ZIP_BOMB = "unpacks to far more than its size, like a ZIP bomb"
 PASSWORDS = '<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
@@ -77,7 +77,7 @@ def refused(documents, name, data):
         (
             "a.epub",
             lying(epub([chapter("A", "x" * 1000)]), "OEBPS/ch 0.xhtml", 10),
-            "is damaged, or not complete",
+            "is damaged or incomplete",
         ),
         (
             "a.docx",
@@ -97,8 +97,8 @@ def refused(documents, name, data):
         ("a.docx", b"hello", f"{NO_WORD}, or is damaged"),
         ("a.docx", zipped({"a": "b"}), NO_WORD),
         ("a.epub", zipped({"a": "b"}), NO_EPUB),
-        ("a.txt", b"\x89PNG\r\n\x1a\n\0\0", "is not text, but binary"),
-        ("a.txt", bytes(range(1, 9)) * 1000, "is not text, but binary"),
+        ("a.txt", b"\x89PNG\r\n\x1a\n\0\0", "is binary, not text"),
+        ("a.txt", bytes(range(1, 9)) * 1000, "is binary, not text"),
         ("a.md", b"\x81\x8d" * 9 + b"text" * 100, "has an unknown character encoding"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -499,5 +499,5 @@ async def test_a_vector_store_is_searched():
 def test_serve_refuses_documents_that_are_not_there():
     from edgechat.cli.commands.serve import serve
 
-    with pytest.raises(DocumentError, match="There are no documents 'manuel'"):
+    with pytest.raises(DocumentError, match="There is no document collection named 'manuel'"):
         serve(["guide", "--docs", "manuel"], standalone_mode=False)

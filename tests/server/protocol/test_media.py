@@ -172,7 +172,7 @@ def sound(data, form="wav"):
         (url("file:///etc/passwd"), "invalid_value", "must be a data URL"),
         (url("/etc/passwd"), "invalid_value", "must be a data URL"),
         (url("https://example.org/a.png"), "invalid_image", "--fetch-images"),
-        (sound(coded(b"RIFF")), "invalid_audio", "is not a sound"),
+        (sound(coded(b"RIFF")), "invalid_audio", "is not an audio file"),
         (sound("?"), "invalid_audio", "not valid base64"),
         (sound(coded(WAV[:30])), "invalid_audio", "is damaged"),
         (sound("data:audio/wav,abc"), "invalid_value", "must be base64"),

@@ -77,11 +77,11 @@ async def shown(chat, text):
 async def test_a_question_is_answered_when_the_model_is_here(path):
     async with awaiting(path, ["Because of scattering."], questions=()) as chat:
         view = chat.view
-        assert "is on its way" in view.notice
+        assert "is downloading" in view.notice
         chat.controller.ask("Why is the sky blue?", [])
         await asyncio.sleep(0.05)
         assert (chat.engine.requests, view.pane.text) == ([], "")
-        assert f"is answered as soon as {MODEL} is here" in view.notice
+        assert f"Your question will be answered once {MODEL} is ready" in view.notice
         assert view.pane.waiting == ["Why is the sky blue?"]
         chat.come()
         await shown(chat, "scattering")
@@ -210,7 +210,7 @@ async def test_a_better_model_is_offered(path):
 async def test_the_guide_is_asked_only_where_it_is_loaded(path):
     async with awaiting(path, model=None, questions=()) as chat:
         await chat.controller.switch_model("mine")
-        with pytest.raises(CommandError, match="mine answers now"):
+        with pytest.raises(CommandError, match="The current model is mine, not the guide"):
             chat.controller.ask_guide("How?")
 
 

@@ -53,7 +53,9 @@ async def test_a_folder_in_a_question_is_searched_from_then_on(scene, folder):
 async def test_a_large_folder_is_not_read_for_being_named(scene, folder, monkeypatch):
     monkeypatch.setattr(registry, "MOST_FILES", 2)
     async with scene.loaded(["Files."], size=(100, 30), notifications=True) as pilot:
-        await pilot.say("What is in @handbook/ then?", shown="handbook/ is large: only its list is sent.")
+        await pilot.say(
+            "What is in @handbook/ then?", shown="handbook/ is large: only a list of its files is sent."
+        )
         assert registry.names() == []
     (listing,) = (await scene.stored())[0].attachments
     assert listing.name == "handbook/"
@@ -67,7 +69,7 @@ async def test_docs_adds_a_folder_and_switches_it(scene, folder):
         await pilot.press(*"/docs handbook", "enter", see="Documents in this conversation: none.")
         await pilot.press(*"/docs", "enter", see="○ handbook")
         await pilot.press("space", see="◉ handbook")
-        await pilot.press("escape", *"/docs nowhere", "enter", see="no documents 'nowhere'")
+        await pilot.press("escape", *"/docs nowhere", "enter", see="no document collection named 'nowhere'")
     async with scene(last=True) as pilot:
         await pilot.see("Yes [1].")
         assert list(pilot.controller.shown.documents) == ["handbook"]
@@ -102,7 +104,7 @@ async def test_escape_stops_reading_and_gives_the_question_back(scene, folder, e
 async def test_escape_stops_adding_a_folder(scene, folder, endless):
     async with scene.loaded(size=(100, 30), notifications=True) as pilot:
         await pilot.press(*"/docs handbook/", "enter", see="Reading 12 of 214 documents")
-        await pilot.press("escape", see="What has been read is kept")
+        await pilot.press("escape", see="The documents read so far are kept")
         assert endless == [True]
         pilot.shows(hidden="Reading")
         assert not pilot.controller.shown.documents
@@ -136,7 +138,7 @@ async def test_citations_lead_to_passages(scene, folder):
         await pilot.hover(offset=unknown)
         await pilot.gone("[1] handbook/part-")
         await pilot.click(offset=cited)
-        await pilot.see("The file is as it was then.", shown="╭─ [1] handbook/part-")
+        await pilot.see("The file has not changed since.", shown="╭─ [1] handbook/part-")
         await pilot.press("escape")
         await pilot.click(offset=unknown)
         await pilot.pause()
@@ -171,7 +173,7 @@ async def test_only_a_file_of_the_documents_is_looked_at_and_opened(scene, folde
     shown = []
     monkeypatch.setattr("edgechat.tui.terminal.programs.show_file", shown.append)
     async with scene.loaded([ANSWER], size=(100, 36), say="How is the pump 7 of @handbook/ primed?") as pilot:
-        await pilot.press("tab", "p", see="as it was then")
+        await pilot.press("tab", "p", see="has not changed since")
         await pilot.press("o", until=lambda: bool(shown))
         assert shown[0].parent == folder
         await pilot.press("escape")
@@ -180,12 +182,12 @@ async def test_only_a_file_of_the_documents_is_looked_at_and_opened(scene, folde
         await pilot.press("p", see="The file has changed since.")
         await pilot.press("escape")
         registry.remove("handbook")  # as if the conversation came from another machine
-        await pilot.press("p", see="not in the documents any more")
+        await pilot.press("p", see="no longer in the documents")
         await pilot.press("o")
         await pilot.pause(0.3)
         await pilot.press("escape", "escape")
         await pilot.say("And the pump 9?")
-        pilot.shows("There are no documents 'handbook'.", "To ask without them: /docs off")
+        pilot.shows("There is no document collection named 'handbook'.", "To ask without them: /docs off")
         assert pilot.prompt.text == "And the pump 9?"
     assert len(shown) == 1
 
@@ -197,10 +199,10 @@ async def test_a_folder_that_is_away_is_told_of_and_still_answers(scene, folder)
         pilot.app.screen.session.documents._fresh.clear()  # 10 seconds later
         await pilot.say("And the pump 9?")
         told = [one.message for one in pilot.app._notifications]
-        assert any("is not available now; its 3 files" in message for message in told)
-        await pilot.press("tab", "p", see="The file is not there now.")
+        assert any("is currently unavailable; its 3 files" in message for message in told)
+        await pilot.press("tab", "p", see="The file is missing.")
         await pilot.press("escape", "escape", *"/docs", "enter")
-        await pilot.see("◉ handbook              3 files · not available now")
+        await pilot.see("◉ handbook              3 files · currently unavailable")
     assert any(one.source is not None for one in (await scene.stored())[2].attachments)
 
 
@@ -215,7 +217,7 @@ async def test_the_list_of_documents_fits_on_a_small_screen(scene, tmp_path):
         await pilot.until(lambda: re.search(r"… and 1\d more", pilot.text) is not None)
         pilot.shows("To add a folder: ", "Esc closes ─╯")
         await pilot.press("down", see="To index them again: edgechat docs rm c01")
-        pilot.shows("The documents c01 cannot be read: file is not a database.")
+        pilot.shows("The collection c01 cannot be read: file is not a database.")
 
 
 def test_a_folder_gets_a_name_of_its_own_once(tmp_path):

@@ -213,5 +213,5 @@ async def test_an_image_whose_file_is_gone_is_a_line(scene, path, folder):
     for file in (path.parent / "images").iterdir():
         file.unlink()
     async with scene(seeing(), size=(80, 42), last=True) as pilot:
-        await pilot.see("▣ photo.png 64 × 32 is not on this machine any more")
+        await pilot.see("▣ photo.png 64 × 32 is no longer on this machine")
         await pilot.until(lambda: len(pictured(pilot).lay_out(80)) == 2)

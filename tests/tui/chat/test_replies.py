@@ -190,7 +190,7 @@ async def test_another_model_answers_again_and_goes_on_answering(path):
         assert (controller.session.model, view.model) == ("big", "big")
         assert controller.shown.conversation is not None
         assert controller.shown.conversation.branches(controller.shown.turns[-1].id) == (1, 2)
-        assert "big answers from now on. To go back: /model small" in view.messages
+        assert "The current model is now big. To go back: /model small" in view.messages
 
 
 @pytest.mark.slow

@@ -371,8 +371,8 @@ async def test_what_drafts_did_stands_behind_the_speed(scene):
                     yield event
 
     async with scene(Drafted(["Hello."]), size=(100, 30)) as pilot:
-        await pilot.say("Hi", shown="25.0 tok/s, 1.4x by drafts")
-        await pilot.say("Hi again", shown="25.0 tok/s", hidden="by drafts")
+        await pilot.say("Hi", shown="25.0 tok/s, 1.4x from drafting")
+        await pilot.say("Hi again", shown="25.0 tok/s", hidden="from drafting")
 
 
 @pytest.mark.parametrize("draft", [None, "auto", "small"])

@@ -111,9 +111,9 @@ async def test_they_outlive_the_app(path):
 async def test_one_is_seen_and_taken_back_with_the_up_key(scene):
     async with scene(["One ", 30.0, "two"]) as pilot:
         await pilot.ask("First", until=lambda: "One" in pilot.text)
-        await pilot.ask("Second", until=lambda: "1. waits: Second  ↑ takes it back" in pilot.text)
+        await pilot.ask("Second", until=lambda: "1. waiting: Second  ↑ takes it back" in pilot.text)
         assert pilot.prompt.text == ""
         await pilot.press("up", until=lambda: pilot.prompt.text == "Second")
-        pilot.shows(hidden="waits")
-        await pilot.press("enter", until=lambda: "waits: Second" in pilot.text)
-        await pilot.click_on("waits: Second", until=lambda: pilot.prompt.text == "Second")
+        pilot.shows(hidden="waiting:")
+        await pilot.press("enter", until=lambda: "waiting: Second" in pilot.text)
+        await pilot.click_on("waiting: Second", until=lambda: pilot.prompt.text == "Second")

@@ -31,7 +31,7 @@ def test_models_that_see_or_hear():
 def test_models_that_draft_with_layers_of_their_own():
     row = libraries.row("some", Path("/models/some.gguf"), mtp=True)
     here = ModelItem("here:some", ModelGroup.HERE, "some", row=row)
-    assert "has layers to draft with (MTP) · own folder" in said(here)
+    assert "has built-in drafting layers (MTP) · own folder" in said(here)
     base = libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
     plan = msgspec.structs.replace(base, mtp=True, head=HeadPlan(total_bytes=600 * 2**20, gain=1.5))
     option = replace(libraries.option("some"), plan=plan)
@@ -45,7 +45,7 @@ def test_a_loss_that_was_measured_is_told_from_a_published_one():
     loss = Divergence(value=0.0432, source="measured on this machine against F16", measured=True)
     plan = msgspec.structs.replace(base, kl_divergence=loss)
     measured = replace(item, option=replace(libraries.option("some"), plan=plan))
-    assert "Quality  good, loses 0.043 nats, measured\n" in said(measured)
+    assert "Quality  good, loses 0.043 nats (measured)\n" in said(measured)
     assert "measured on this machine against F16" in explain(measured).plain
 
 
@@ -60,7 +60,7 @@ def test_a_projector_that_was_not_pulled_is_told():
     of, path = libraries.entry("some", vision=True), Path("/models/some.gguf")
     row = libraries.row("some", path, of=of, place=Place.HUB)
     here = ModelItem("here:some", ModelGroup.HERE, "some", entry=of, row=row)
-    assert "With its projector, which is not here, it sees: edgechat pull some" in said(here)
+    assert "With its projector (not downloaded), it sees: edgechat pull some" in said(here)
     other = libraries.row("some", path, of=of, place=Place.OLLAMA)
     assert "projector" not in said(replace(here, row=other))
 

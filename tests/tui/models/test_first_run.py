@@ -87,7 +87,7 @@ async def test_what_is_said(tmp_path, width, height):
             "2.0 GiB in ~3 min",
             "~12 tokens/s",
             "First token: for a prompt of 1,000 tokens.",
-            "Downloads: at 100 Mbit/s, which is assumed.",
+            "Downloads: at 100 Mbit/s (assumed).",
             "Fast",
             "Best",
         ):
@@ -96,8 +96,8 @@ async def test_what_is_said(tmp_path, width, height):
             "A processor, 2 cores",
             "1  mine   2.0 GiB, own folder, fits, ~33 tokens/s",
             "2  ollama/llama3.2:3b   2.0 GiB, Ollama, fits",
-            "b  Fast now, mid-8b after it",
-            "g  Ask the guide   a tiny model about edgechat",
+            "b  Fast now, then mid-8b",
+            "g  Ask the guide   a tiny model that knows edgechat",
             "m  See all models",
         ):
             assert words in seen, words
@@ -144,10 +144,10 @@ FAST = {"reach": HubReach(rate=125e6)}
 CASES = {
     "what is here is one digit away": ({}, 40, ("On this machine",), ("9", "2"), "ollama/llama3.2:3b"),
     "escape is the guide": ({}, 40, (), ("escape",), "guide"),
-    "what is recommended is here": (on_disk, 40, ("4.0 GiB, here",), ("enter",), "mid-8b"),
+    "what is recommended is here": (on_disk, 40, ("4.0 GiB, on disk",), ("enter",), "mid-8b"),
     "nothing fits": (NOTHING_FITS, 24, ("No model in the catalogue fits",), ("enter",), "guide"),
     "what is wrong is said": (ODD, 24, ("settings.toml is odd. Mend it.",), ("enter",), "mine"),
-    "the measured rate": (FAST, 40, ("at 1 Gbit/s, as measured", "2.0 GiB in ~15 s"), ("g",), "guide"),
+    "the measured rate": (FAST, 40, ("at 1 Gbit/s (measured)", "2.0 GiB in ~15 s"), ("g",), "guide"),
     "one model is all of it": (ONE_FOR_ALL, 40, ("Fast, balanced and best",), ("g",), "guide"),
 }
 """What is changed in the world, the height, what is seen, the keys, and the model that they choose."""
@@ -158,7 +158,7 @@ async def test_what_is_seen_and_chosen(tmp_path, case):
     changes, height, seen, keys, model = CASES[case]
     fake = world(tmp_path, **(changes(tmp_path) if callable(changes) else changes))
     async with opened(fake, (100 if height > 30 else 60, height)) as pilot:
-        await pilot.see(*seen, hidden="after it" if changes is ONE_FOR_ALL else ())
+        await pilot.see(*seen, hidden="now, then" if changes is ONE_FOR_ALL else ())
         await pilot.press(*keys)
         assert await result(pilot) == FirstRunChoice(model)
 
@@ -223,7 +223,7 @@ async def test_enter_pulls_what_is_highlighted_and_the_prompt_is_open_at_once(hu
 async def test_a_better_model_may_follow(hub, hf_cache, home, tmp_path):
     on_the_hub(hub, home, "tiny-1b", "mid-8b")
     async with opened(world(tmp_path)) as pilot:
-        await pilot.see("Fast now, mid-8b after it")
+        await pilot.see("Fast now, then mid-8b")
         await pilot.press("b")
         choice = await result(pilot, 5)
         assert (choice.pull.name, choice.follower.name) == ("tiny-1b", "mid-8b")
@@ -237,7 +237,7 @@ async def test_a_better_model_may_follow_one_that_is_here(tmp_path):
     fake = world(tmp_path, rows=[row("tiny-1b", path, of=TINY)])
     fake.best = [*fake.best[:2], option("tiny-1b", of=TINY, path=path, worth=0.5)]
     async with opened(fake, decide=no_hub) as pilot:
-        await pilot.see("Fast now, mid-8b after it")
+        await pilot.see("Fast now, then mid-8b")
         await pilot.press("b")
         choice = await result(pilot)
         assert (choice.model, choice.pull, choice.follower.name) == ("tiny-1b", None, "mid-8b")
@@ -323,7 +323,7 @@ async def test_downloads_that_cannot_be_listed_hold_nothing_up(tmp_path, monkeyp
 async def test_a_hub_that_is_not_there_is_told_at_once(hub, hf_cache, tmp_path):
     hub.stop()
     async with opened(world(tmp_path), probe=ModelLibrary.real().probe) as pilot:
-        await pilot.see("Offline: 127.0.0.1 is not reachable", hidden="after it")
+        await pilot.see("Offline: 127.0.0.1 is not reachable", hidden="now, then")
         await pilot.until(lambda: chosen(pilot) == "local-1")
         await pilot.press("g")
         assert await result(pilot) == GUIDE

@@ -27,7 +27,7 @@ async def switching(scene, size=(100, 30)):
 @pytest.mark.parametrize("width", [60, 100, 160])
 async def test_what_is_listed(scene, width):
     async with switching(scene, (width, 24)) as pilot:
-        pilot.shows(f"{FIRST} answers now", f"● {FIRST}", hidden="broken")
+        pilot.shows(f"Current model: {FIRST}", f"● {FIRST}", hidden="broken")
         text = pilot.text
         assert text.index("small-1b") < text.index("↓ huge-70b") < text.index("↓ mid-8b")
         assert all(len(line) <= width for line in text.splitlines())
@@ -47,7 +47,7 @@ async def test_letters_find_a_model_and_the_list_is_gone_through(scene):
         assert isinstance(pilot.app.screen, ModelSwitcher)
         await pilot.press("escape", until=lambda: pilot.in_chat)
         assert pilot.chat.session.model == FIRST
-        await pilot.ask("/model", see=f"{FIRST} answers now")
+        await pilot.ask("/model", see=f"Current model: {FIRST}")
 
 
 async def test_what_is_not_here_is_downloaded(scene):

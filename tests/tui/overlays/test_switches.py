@@ -176,7 +176,7 @@ async def test_a_tool_that_fails_is_marked_and_told_to_the_model(scene, notes):
 async def test_an_answer_without_a_word_is_noted(scene):
     async with scene([call("calculate", expression="1+1")], [], size=(100, 30)) as pilot:
         await use_tools(pilot, "calculator")
-        await pilot.ask("How much?", until=answered(pilot, "The model said nothing after its calls."))
+        await pilot.ask("How much?", until=answered(pilot, "The model wrote nothing after its tool calls."))
 
 
 async def test_a_server_that_is_missing_is_told(scene, tmp_path):
@@ -193,7 +193,7 @@ async def test_a_model_without_tools_is_told_before_the_question(scene):
     async with scene(engine, size=(100, 30)) as pilot:
         await use_tools(pilot, "calculator")
         pilot.prompt.insert("How much?")
-        await pilot.see("the template of scripted has no tools")
+        await pilot.see("scripted's template does not support tools")
 
 
 # The panel alone.
@@ -256,7 +256,7 @@ async def test_documents_are_named_to_be_searched(scene, notes):
         while "○ documents" not in line_at_cursor(pilot):
             await pilot.press("down")
         await pilot.press("space", see="Let it search these documents")
-        await pilot.press(*"animal", "enter", see="There are no documents 'animal'")
+        await pilot.press(*"animal", "enter", see="There is no document collection named 'animal'")
         await pilot.press("s", "enter", see="search_documents", shown="◉ documents")
 
 

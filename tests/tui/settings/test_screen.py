@@ -111,7 +111,7 @@ async def test_the_screen_shows_values_defaults_and_the_file(size):
         pilot.shows("context             8192", "Change")
         assert shown(row(pilot, "context")) == "8192"
         assert "default: the one used last" in shown(row(pilot, "model"))
-        assert "Applies when a model is loaded next." in row(pilot, "context").entry.description
+        assert "Applies the next time a model is loaded." in row(pilot, "context").entry.description
         assert all(one.region.right <= size[0] for one in pilot.app.screen.query(SettingRow))
 
 
@@ -238,7 +238,7 @@ async def test_names_that_no_preset_may_have():
     async with opened(file="[presets.old]\n") as (pilot, _):
         field = pilot.app.screen.query_one(NewPreset)
         field.focus()
-        for name, said in (("", "1 to 40"), ("old", "of that name"), ("a" * 41, "1 to 40")):
+        for name, said in (("", "1 to 40"), ("old", "with that name"), ("a" * 41, "1 to 40")):
             field.value = name
             await press(pilot, "enter")
             assert said in str(field.border_subtitle)

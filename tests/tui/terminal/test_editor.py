@@ -79,7 +79,7 @@ def test_control_c_in_the_editor_does_not_end_the_app(terminal, model, tmp_path)
     terminal.press("F6")
     terminal.until("in the editor")
     terminal.press("C-c")
-    terminal.until("The prompt is as it was.")
+    terminal.until("The prompt is unchanged.")
     terminal.until("│ draft")
     terminal.type("ed")
     terminal.until("│ drafted")
@@ -116,7 +116,7 @@ def test_an_app_that_is_ended_ends_its_editor(terminal, model, tmp_path):
         ("", "No editor is set."),
         ("/nowhere/editor", "/nowhere/editor"),
         ("false", "The editor false has ended with an error (1)."),
-        ("'\"unclosed'", "The name of the editor cannot be read"),
+        ("'\"unclosed'", "The editor command cannot be parsed"),
     ],
 )
 def test_an_editor_that_does_not_work_is_told_and_the_prompt_stays(terminal, model, editor, told):
@@ -147,7 +147,7 @@ async def test_what_was_saved_outlives_the_editors_error(tmp_path, monkeypatch, 
     with pytest.raises(EditorError) as told:
         await edit(Suspended(), "draft")
     (file,) = tmp_path.glob("edgechat-*/prompt.md")
-    assert told.value.hint == f"The prompt is as it was. What the editor saved: {file}"
+    assert told.value.hint == f"The prompt is unchanged. What the editor saved: {file}"
     assert file.read_text().startswith("mine")
 
 
@@ -157,5 +157,5 @@ async def test_an_editor_that_saved_nothing_leaves_nothing(tmp_path, monkeypatch
     monkeypatch.setenv("EDITOR", "false")
     with pytest.raises(EditorError, match="error") as told:
         await edit(Suspended(), "draft")
-    assert told.value.hint == "The prompt is as it was."
+    assert told.value.hint == "The prompt is unchanged."
     assert list(tmp_path.glob("edgechat-*")) == []

@@ -255,8 +255,8 @@ class WaitingQuestions(Widget):
         lines: list[Content] = []
         for number, question in enumerate(self._questions[self._first :], self._first + 1):
             hint = _HINT if number == len(self._questions) else ""
-            room = max(8, self.size.width - len(hint) - len(f"{number}. waits: "))
-            lines.append(Content(f"{number}. waits: {one_line(question, room)}{hint}").stylize("dim"))
+            room = max(8, self.size.width - len(hint) - len(f"{number}. waiting: "))
+            lines.append(Content(f"{number}. waiting: {one_line(question, room)}{hint}").stylize("dim"))
         return Content("\n").join(lines)
 
     def on_click(self, event: events.Click) -> None:
