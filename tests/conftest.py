@@ -68,8 +68,9 @@ def _longest_first(items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Exempt the collected tests from garbage collection, which spent a tenth of the time on them."""
+    """Collect garbage rarely, as edgechat does: among the collected tests, it took a fifth of the time."""
     gc.freeze()
+    gc.set_threshold(50_000)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,15 @@
+from types import SimpleNamespace
+
 import pytest
 
 from tests.tui.driving import Scenes
+
+
+@pytest.fixture(autouse=True)
+def _uncollected(monkeypatch):
+    """Leave out the collection at the start of each app, which is slow among the remains of many."""
+    unused = SimpleNamespace(collect=lambda: None, freeze=lambda: None)
+    monkeypatch.setattr("edgechat.tui.chat.screen.gc", unused)
 
 
 @pytest.fixture
