@@ -24,8 +24,8 @@ from edgechat.device.speed import DeviceSpeed, best_threads, cached_speed
 from edgechat.native.accelerators.devices import read_inventory
 from edgechat.planner.estimate.rates import measure_speed
 
-_NEEDED = 1 << 30
-"""Twice the number of bytes that must be free on a device to measure it."""
+_NEEDED = 1 << 29
+"""Number of bytes that must be free on a device to measure it."""
 KEY = "lent by RPC: "
 """Key prefix for the stored speeds of lent devices, as llama.cpp's RPC server uses different kernels."""
 
@@ -125,7 +125,7 @@ def _measured(
             server.stdin.flush()
             ready = msgspec.json.decode(server.stdout.readline(MOST_BYTES), type=Offer)
             for number, device in enumerate(plain.devices):
-                if speeds[number] is None and min(device.free, profile.memory.available) > _NEEDED // 2:
+                if speeds[number] is None and min(device.free, profile.memory.available) > _NEEDED:
                     with contextlib.suppress(ChildFailed):  # falls back to a guessed speed
                         speeds[number] = measure_speed(
                             profile.cpu,
