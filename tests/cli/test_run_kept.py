@@ -380,9 +380,7 @@ def test_what_another_run_has_said_meanwhile_becomes_part_of_it(script, tmp_path
         terminal.until(">>>")
         assert edgechat("run", path, "elsewhere", "--continue").returncode == 0
         terminal.ask("second")
-        terminal.until(
-            "note: another edgechat has continued this conversation in the meantime: 2 more messages."
-        )
+        terminal.until("note: another edgechat has added 2 messages to this conversation in the meantime.")
         terminal.until("I am.")
         terminal.press("C-d")
         terminal.until("left with 0")

@@ -367,10 +367,7 @@ class ChatLoop:
         self.attachments, self.images = [], []
         more = self.conversation.n_messages - before - 1
         if more > 0:
-            self._note(
-                f"another edgechat has continued this conversation in the meantime: {more} more "
-                f"message{'s' * (more > 1)}."
-            )
+            self._note(f"another edgechat has added {counted(more)} to this conversation in the meantime.")
 
     async def _passages(self, prompt: str) -> list[Attachment]:
         """Return the passages in the conversation's documents that are relevant to a prompt."""
